@@ -4,10 +4,14 @@
   step's seconds, for the job of the demo, the job of 4.7 M parameters, and the mean over ten unlike jobs
   (`bench/experiment_cases/unlike_jobs.py`). Each runs to its end on a new fleet, whose regions are profiled for its
   model before it is planned.
+- `balanced_vs_ideal_generation`: two workers of which one is 2 or 4 times slower, with staleness 0 and 1: the least
+  seconds of a step, with samples divided in proportion to speed, over those measured; the worst of the four.
+- `wan_on_vs_off`, `full_broadcast_vs_off`: completion tokens a second of a job whose workers are behind an ocean, with
+  deltas and with full states, over those without one (`bench/experiment_cases/wan.py`).
 - `profile_s`: seconds that the profile of the demo's model takes on one machine.
 
-`--only NAME` runs one of the ten jobs. `--unprofiled` plans with the packaged figures. The last line is one JSON
-object, and everything else goes to stderr.
+`--only NAME` runs one of the ten jobs, `balance` or `wan`. `--unprofiled` plans with the packaged figures. The last
+line is one JSON object, and everything else goes to stderr.
 """
 
 import argparse
@@ -17,17 +21,24 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from bench.experiment_cases.balance import balance
 from bench.experiment_cases.executed_fleets import new_home, run_whole
 from bench.experiment_cases.unlike_jobs import CASES
+from bench.experiment_cases.wan import wan_figures
 from bench.provenance import commit, machine, reached, say
 from periplus.view.terms import STEP, terms_of
 from planner.plan import Plan
+
+BALANCE, WAN = "balance", "wan"
 
 TARGETS: Mapping[str, tuple[str, float, str]] = {
     "profiled_step_error_demo": ("<=", 0.15, "fraction"),
     "profiled_step_error_4.7M": ("<=", 0.15, "fraction"),
     "profiled_step_error_mean": ("<=", 0.15, "fraction"),
     "profile_s": ("<=", 300.0, "s"),
+    "balanced_vs_ideal_generation": (">=", 0.9, "ratio"),
+    "wan_on_vs_off": (">=", 0.95, "ratio"),
+    "full_broadcast_vs_off": ("<=", 0.6, "ratio"),
 }
 """Operator, target and unit of each figure."""
 
@@ -57,21 +68,29 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
 def main() -> int:
     """Measure, print the record on one line, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=CASES, action="append")
+    parser.add_argument("--only", choices=[*CASES, BALANCE, WAN], action="append")
     parser.add_argument("--unprofiled", action="store_true")
     options = parser.parse_args()
-    names = options.only or list(CASES)
-    about, results = machine(), {}
+    names, about = options.only or [*CASES, BALANCE, WAN], machine()
+    results: dict[str, Any] = {}
+    figures: dict[str, float] = {}
     for name in names:
-        results[name] = found = measured_case(name, profiles=not options.unprofiled)
-        say(f"{name}: error {found['step_error']:.2f}")
-        print(json.dumps(found), file=sys.stderr, flush=True)
-    errors = {name: found["step_error"] for name, found in results.items()}
-    figures = {f"profiled_step_error_{name}": errors[name] for name in ("demo", "4.7M") if name in errors}
-    if "demo" in results and not options.unprofiled:
-        figures["profile_s"] = results["demo"]["profile_s"]
+        if name == BALANCE:
+            found = {f"{by:g}x, staleness {bound}": balance(by, bound) for by in (2.0, 4.0) for bound in (0, 1)}
+            results[name] = {case: told | {"ratio": ratio} for case, (ratio, told) in found.items()}
+            figures["balanced_vs_ideal_generation"] = min(ratio for ratio, _ in found.values())
+        elif name == WAN:
+            ratios, results[name] = wan_figures()
+            figures |= ratios
+        else:
+            results[name] = measured_case(name, profiles=not options.unprofiled)
+        say(f"{name}: {json.dumps(results[name])}")
+    errors = {name: results[name]["step_error"] for name in names if name in CASES}
+    figures |= {f"profiled_step_error_{name}": errors[name] for name in ("demo", "4.7M") if name in errors}
     if errors.keys() == CASES.keys():
         figures["profiled_step_error_mean"] = sum(errors.values()) / len(errors)
+    if "demo" in errors and not options.unprofiled:
+        figures["profile_s"] = results["demo"]["profile_s"]
     reach = []
     for name, value in figures.items():
         op, target, unit = TARGETS[name]

@@ -172,6 +172,8 @@ def tokens_per_s(
         "predicted_step_s": (tree.get("evaluation") or {}).get("step_s"),
         "train_s": sum(each["train_s"] for each in counted) / len(counted),
         "wait_s": sum(each["wait_s"] for each in counted) / len(counted),
+        "copy_bytes": counted[-1]["full_weights_bytes"],
+        "delta_bytes": sum(each["delta_bytes"] for each in counted) / len(counted),
         "staleness_mean": sum(each["staleness_mean"] for each in counted) / len(counted),
         "processes": [
             {key: each[key] for key in ("task", "region", "num_workers", "device", "data") if key in each}

@@ -77,6 +77,8 @@ class HostFigures:
     """Seconds to encode the change of a version at the trainer."""
     load_s: Amount = 0.0
     """Seconds to decode the change of a version at a worker, write it into the engine and prove it."""
+    held_s: Amount = 0.0
+    """Seconds from a training step until a worker beside the trainer holds the new version, as runs measured it."""
     all_reduce_bytes_per_s: Annotated[float, Field(ge=0, le=1e13, allow_inf_nan=False)] = 0.0
     """Rate of an all-reduce of the model's gradients between two processes: their bytes over its seconds."""
     all_reduce_s: Amount = 0.0

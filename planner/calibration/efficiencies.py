@@ -34,6 +34,9 @@ STRENGTH = 0.004
 WITH_STREAM = 1.4
 """Seconds of a sample in its worker beside the model, over those without its stream to the gateway, which is no part of
 a profile. Measured: 0.97 ms over 0.64 (bench/results/2026-11-27-end-to-end.md)."""
+WITH_PROOF = 2.5
+"""Seconds from a training step until a worker beside the trainer holds the new version, over those to encode, decode
+and load it: it is also hashed, signed, put on record, compared and kept. Measured there: 2.6 to 4.1."""
 ITERATIONS = 30
 """Most Gauss-Newton steps of a fit. Chosen by hand."""
 
@@ -81,7 +84,7 @@ def calibrated(gpu: GpuType, arch: Architecture, profile: Profile, *, lora_rank:
     own = replace(
         generation.efficiency,
         sample_overhead_s=WITH_STREAM * host.sample_s,
-        version_overhead_s=host.publish_s + host.load_s,
+        version_overhead_s=host.held_s or WITH_PROOF * (host.publish_s + host.load_s),
     )
     steps = replace(trained.efficiency, step_overhead_s=host.step_s)
     peak = max(generation.matmul_flop_per_s, trained.matmul_flop_per_s)

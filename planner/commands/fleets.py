@@ -1,20 +1,15 @@
-"""`periplus fleet show|probe|schema`: print fleet files, and measure a CPU core for them.
+"""`periplus fleet show|schema`: print fleet files and their schema.
 
-`show` prints a fleet's machines and links, `probe` measures one core of this machine, `schema` prints the JSON schema
-of the files. `periplus region export` makes a fleet file of what agents have measured.
+`periplus region export` makes a fleet file of what agents have measured.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from periplus import clock
 from periplus.cli.command_groups import CommandGroup
-from periplus.config import yaml_text
 from periplus.view import units
-from planner.commands.numbers import MAX_PROBE_S, Number
 from planner.commands.output import form_option, show
 from planner.explain.columns import columns
 from planner.files.fleet_file import fleet_schema, to_tree
@@ -37,23 +32,6 @@ def show_fleet(file: Path, form: str) -> None:
     """Print the machines of a fleet and a matrix of its links."""
     shown = load_fleet(file)
     show(to_tree(shown), form, lambda: fleet_text(shown))
-
-
-@fleet.command("probe")
-@click.option(
-    "--seconds",
-    type=Number(MAX_PROBE_S, least=1.0),
-    default=20.0,
-    show_default=True,
-    help="Duration of the measurement.",
-)
-@form_option
-def probe_command(seconds: float, form: str) -> None:
-    """Measure one core of this machine, and print it as the type `cpu` of a fleet file's `gpu_types`."""
-    from planner.devices.core_speed import probe  # Imported here because no other command needs its kernels.
-
-    tree: dict[str, Any] = {"gpu_types": [asdict(probe(seconds, clock.monotonic_s, cpu_s=clock.process_s))]}
-    show(tree, form, lambda: yaml_text.dump(tree).rstrip("\n"))
 
 
 @fleet.command("schema")

@@ -10,12 +10,10 @@ import click
 
 from planner.problem.ranges import MAX_STEP_S, MAX_USD_PER_HOUR
 
-__all__ = ["MAX_BUDGET_S", "MAX_PROBE_S", "MAX_SPREAD", "MAX_STEP_S", "MAX_USD_PER_HOUR", "Number"]
+__all__ = ["MAX_BUDGET_S", "MAX_SPREAD", "MAX_STEP_S", "MAX_USD_PER_HOUR", "Number"]
 
 MAX_BUDGET_S = 7 * 86_400.0
 """Largest time budget of a search: a week. Chosen by hand."""
-MAX_PROBE_S = 600.0
-"""Largest duration of a measurement of a core, in seconds. Chosen by hand."""
 MAX_SPREAD = 2.0
 """Largest standard deviation of the logarithm of a link's rate. One standard deviation is then a factor of seven.
 Chosen by hand."""

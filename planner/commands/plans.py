@@ -1,4 +1,4 @@
-"""`periplus plan make|show|explain|compare|diff`: make, print, explain and compare plans without starting anything.
+"""`periplus plan make|show|explain|compare|diff|calibrate`: make, print and compare plans, and fit their figures.
 
 Each command turns its arguments into a question (`planner.commands.options`) or reads a plan, lets
 `planner.commands.run` do the work, and prints the answer (`planner.commands.output`).
@@ -11,12 +11,14 @@ from typing import Any
 import click
 
 from periplus.cli.command_groups import DefaultGroup
+from periplus.config import loading, yaml_text
 from planner.commands.background_search import Interrupt
 from planner.commands.frontier import frontier
 from planner.commands.numbers import MAX_BUDGET_S, Number
 from planner.commands.options import FILE, METHODS, options_of, question, question_options
 from planner.commands.output import form_option, read_plan, read_whole_plan, say, show
 from planner.commands.run import answer_counterfactuals, made_plan, run_methods, simulated
+from planner.explain.columns import columns
 from planner.explain.difference import difference
 from planner.explain.frontier import frontier_text, frontier_tree
 from planner.explain.lines import explain
@@ -156,6 +158,24 @@ def explain_plan(file: Path, budget_s: float, seed: int, form: str) -> None:
     tree = {"schema": "periplus.plan-explanation/1", "binding": made.binding, **why.tree()}
     show(tree, form, lambda: f"binding: {made.binding}\n{why.text(goal, made.gap, plan_s=_PLAN_S)}")
     interrupt.leave()
+
+
+@plan.command("calibrate")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False), metavar="RUN...")
+@form_option
+def calibrate(runs: tuple[Path, ...], form: str) -> None:
+    """Fit the types of devices to what the steps of runs took, and print them as `gpu_types` of a fleet file.
+
+    Each RUN is the directory of a run; all are of one model and engine. Plans of that model on the same machines then
+    predict what runs take there, their threads and streams included.
+    """
+    from planner.calibration.runs import calibrated_types  # no other command of this file reads runs
+
+    found = calibrated_types(runs)
+    tree = {"gpu_types": [loading.tree_of(each.gpu) for each in found]}
+    rows = [(each.gpu.name, f"{each.before:.0%}", f"{each.after:.0%}", each.gpu.source) for each in found]
+    heads = ("TYPE", "ERROR BEFORE", "AFTER", "MEASURED")
+    show(tree, form, lambda: f"{columns(heads, rows, right=(1, 2))}\n\n{yaml_text.dump(tree).rstrip()}")
 
 
 @plan.command("compare")

@@ -23,10 +23,10 @@ BUSY_SHARE = 0.94
 OTHERS_PER_SAMPLE = 0.7
 """Core seconds that gateways and the trainer spend on a sample, over those of its worker beside the model. Measured
 there, for the demo."""
-OTHERS_PER_STEP, OTHERS_PER_VERSION = 2.5, 3.0
+OTHERS_PER_STEP, OTHERS_PER_VERSION = 2.5, 1.2
 """Core seconds of the trainer's other threads and of its gateway for each step, as multiples of what was measured of a
-step beside the learner, and of encoding, decoding and proving a version. Measured there, for the demo and 4.7 M
-parameters: a version is also hashed, signed, compared and kept."""
+step beside the learner, and of the seconds until a version is held. Measured there, for the demo and 4.7 M parameters.
+"""
 
 
 def slowdowns(fleet: Fleet, cost_tables: CostTables, found: Incumbent, plan: Plan) -> Mapping[str, float]:

@@ -44,6 +44,7 @@ BOUNDARY: dict[str, frozenset[str]] = {
             "coordinator/client/commands.py",  # commands that submit, list and stop jobs
             "coordinator/client/connection.py",  # dials the coordinator
             "coordinator/client/fleet_file.py",  # a fleet file of the coordinator's answer
+            "coordinator/client/profiling.py",  # orders profiles, and follows them in the fleet
             "coordinator/client/library/calls.py",  # dials the coordinator for scripts
             "coordinator/client/library/submitted_job.py",  # values for scripts of the coordinator's answers
             "coordinator/client/listing.py",  # text and JSON of the coordinator's answers

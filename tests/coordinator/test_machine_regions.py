@@ -14,6 +14,7 @@ from coordinator.events import (
     RegionOrder,
     RegionOrdered,
     SendDesired,
+    SendProfile,
     Ticked,
 )
 from coordinator.machine.reservations import device_counts
@@ -145,3 +146,15 @@ def test_only_a_region_without_agent_and_tasks_is_forgotten(run: Run) -> None:
     run.do(RegionOrdered("ap", RegionOrder.REMOVE))
     assert "ap" not in run.state.regions
     assert not [pair for pair in run.state.links if "ap" in pair]
+
+
+def test_a_region_is_profiled_only_while_its_agent_is_there_and_no_job_is(run: Run) -> None:
+    with pytest.raises(Conflict, match="us cannot be profiled: it has tasks of j"):
+        run.do(RegionOrdered("us", RegionOrder.PROFILE))
+    run.join("asia")
+    order = RegionOrdered("asia", RegionOrder.PROFILE, "me", "{}", "config")
+    (sent,) = (effect for effect in run.do(order) if isinstance(effect, SendProfile))
+    assert (sent.region, sent.job_json, sent.model_config) == ("asia", "{}", "config")
+    run.do(RegionLeft("asia", run.state.regions["asia"].epoch))
+    with pytest.raises(Conflict, match="asia cannot be profiled: its agent is not connected"):
+        run.do(order)

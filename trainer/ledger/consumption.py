@@ -126,4 +126,5 @@ def finish_step(state: LedgerState, limits: LedgerLimits) -> None:
         if worker.early and worker.is_idle:
             worker.heard_s = state.now_s  # it could start nothing before
         worker.early.clear()
+    state.measure_speeds()
     workers.note_who_keeps_up(state, limits, *state.workers)

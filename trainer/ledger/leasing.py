@@ -12,10 +12,11 @@ room for it. Work goes out in this order:
 6. samples of an evaluation in the background. They take no room, so that they keep no other work from a worker, and a
    worker holds few of them at a time (`BACKGROUND_SHARE`), so that they also go on where all workers are busy.
 
-Within each kind the worker with the fewest strikes comes first, then the one with the largest free share of its room,
-then the first by name. The samples of a group go to one worker while it has room, because they share a prompt.
-Early leases take only free room. Leases that can start now do not count them: otherwise a worker full of early leases
-would wait for a step that waits for this worker.
+Within each kind the worker with the fewest strikes comes first, then the one that will have made soonest what it holds,
+then the first by name. That follows from the expected tokens of its leases and from its measured speed; before any is
+known, from the share of its room that is free. The samples of a group go to one worker while it has room, because they
+share a prompt. Early leases take only free room. Leases that can start now do not count them: otherwise a worker full
+of early leases would wait for a step that waits for this worker.
 
 A worker gets no lease while its weights are further behind than the bound. A worker on *probation* (it let a lease
 expire or died at work; `state.LeasingWorker`) comes last and holds at most `allowance` leases. Its leases are *trials*:
@@ -72,6 +73,7 @@ def release(state: LedgerState, lease_id: int) -> Held:
     held = state.held.pop(lease_id)
     worker = state.workers[held.worker_id]
     del worker.leases[lease_id]
+    worker.expected_tokens = worker.expected_tokens - held.tokens if worker.leases else 0.0
     worker.early.discard(lease_id)
     worker.background.discard(lease_id)
     state.trials.pop(lease_id, None)
@@ -264,7 +266,7 @@ def grant_leases(state: LedgerState, limits: LedgerLimits, item_of: ItemOf, effe
 
 
 def _grant_background(state: LedgerState, limits: LedgerLimits, effects: list[Effect]) -> None:
-    """Grant samples of an evaluation in the background, one at a time to the worker with the largest free share."""
+    """Grant samples of an evaluation in the background, one at a time to the worker that is done soonest."""
     while state.idle_waiting:
         number, sample = state.idle_waiting[0]
         if _is_waiting(state, number, sample):
@@ -403,7 +405,15 @@ def issue(
     state.next_lease_id += 1
     if worker.is_idle:
         worker.heard_s = state.now_s  # it had nothing to say before
-    held = Held(lease, worker_id, deadline_s=None, oldest=start_at.version, is_hedge=bool(hedges))
+    held = Held(
+        lease,
+        worker_id,
+        deadline_s=None,
+        oldest=start_at.version,
+        is_hedge=bool(hedges),
+        tokens=state.lengths.expected(group.item),
+    )
+    worker.expected_tokens += held.tokens
     state.held[lease.lease_id] = held
     if worker.is_late:
         state.put_on_trial(held)

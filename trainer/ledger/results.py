@@ -37,6 +37,9 @@ def _accept(
         effects.append(Revoked(state.held[lease_id].worker_id, (lease_id,)))
         leasing.release(state, lease_id)
     state.put_result(group, result, result.oldest_version, limits.max_sample_tokens)
+    state.lengths.saw(result.item, result.num_tokens)
+    if (worker := state.workers.get(result.worker_id)) is not None:
+        worker.speed.tokens += result.num_tokens
     if not group.is_whole or group.purpose is not Purpose.TRAIN:
         return
     state.pace.saw_group(state.now_s - group.opened_s)

@@ -48,6 +48,7 @@ class Held:
     is_started: bool = False
     is_trial: bool = False
     is_hedge: bool = False
+    tokens: float = 0.0  # expected of the sample when the lease was granted
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ class LeasingWorker:
     - `heard_s` is when it last started or delivered a sample, or got work while it had none. `quiet_s` is its measured
       time between two such signs, and None before its first result. `is_silent`: it has been quiet for so much longer
       that it gets no leases (hedging.py).
+    - `expected_tokens` is the sum over its leases. `speed` is its measured speed (`MeasuredSpeed`).
     """
 
     epoch: int = 0
@@ -132,6 +134,8 @@ class LeasingWorker:
     heard_s: float = 0.0
     quiet_s: float | None = None
     is_silent: bool = False
+    expected_tokens: float = 0.0
+    speed: "MeasuredSpeed" = field(default_factory=lambda: MeasuredSpeed())
 
     @property
     def is_idle(self) -> bool:
@@ -157,6 +161,63 @@ class LeasingWorker:
     def free_early(self) -> int:
         """Number of further leases of the next version that it may get."""
         return self.may_hold - len(self.leases) + len(self.background)
+
+
+@dataclass(slots=True)
+class MeasuredSpeed:
+    """How many tokens of accepted samples a worker makes in a second in which it holds a lease that may start.
+
+    It covers the last few steps, so that a change is followed within them. None before the first step with a result.
+    """
+
+    tokens_per_s: float | None = None
+    tokens: float = 0.0
+    busy_s: float = 0.0
+    busy_since_s: float | None = None
+
+    KEPT = 0.7  # what a step leaves of earlier ones, chosen by hand: a change counts for 0.9 after seven steps
+
+    def note(self, now_s: float, *, is_busy: bool) -> None:
+        """Take note of whether the worker has work now."""
+        if self.busy_since_s is not None:
+            self.busy_s += now_s - self.busy_since_s
+        self.busy_since_s = now_s if is_busy else None
+
+    def end_step(self, now_s: float) -> None:
+        """Compute the speed anew at the end of a step."""
+        self.note(now_s, is_busy=self.busy_since_s is not None)
+        if self.tokens > 0.0 and self.busy_s > 0.0:
+            self.tokens_per_s = self.tokens / self.busy_s
+        self.tokens *= self.KEPT
+        self.busy_s *= self.KEPT
+
+
+@dataclass(slots=True)
+class ExpectedLengths:
+    """Mean tokens of the samples of each item that was seen, and of all; 1 before the first sample.
+
+    Of items only the last `ITEMS_KEPT` are known, in the order of their newest samples.
+    """
+
+    of_all: float = 1.0
+    num: int = 0
+    of_item: dict[int, float] = field(default_factory=dict)
+
+    ITEMS_KEPT = 1 << 16  # chosen by hand: some megabytes
+    WEIGHT = 0.25  # weight of the newest sample of an item, chosen by hand: groups of eight have seen two rounds
+
+    def saw(self, item: int, num_tokens: int) -> None:
+        """Take in the length of one sample."""
+        self.num += 1
+        self.of_all += (num_tokens - self.of_all) / min(self.num, 256)
+        before = self.of_item.pop(item, None)
+        self.of_item[item] = num_tokens if before is None else before + self.WEIGHT * (num_tokens - before)
+        if len(self.of_item) > self.ITEMS_KEPT:
+            del self.of_item[next(iter(self.of_item))]
+
+    def expected(self, item: int) -> float:
+        """Return the tokens that a sample of the item is expected to have."""
+        return self.of_item.get(item, self.of_all)
 
 
 @dataclass(slots=True)
@@ -194,7 +255,8 @@ class LedgerState:
     `policy` is the one that the next batch is trained from, or the present one is being trained from. `held` maps the
     number of a lease to the lease. `waiting` is a heap of samples that wait for a lease, as (priority, group, sample);
     samples of an evaluation in the background wait in `idle_waiting`.
-    `seats` ranks the workers that may get a lease: the smallest (strikes, minus the free share of the room, id) first.
+    `seats` ranks the workers that may get a lease: the smallest (strikes, place, id) first. The place is below 0 if the
+    worker has room, and lower the sooner it will have made what it holds (`seat`).
     """
 
     policy: Policy
@@ -233,6 +295,8 @@ class LedgerState:
     lost_since_s: float | None = None  # since when it waits for lost samples only
     num_filtered: int = 0  # groups with equal rewards dropped since the last batch
     pace: MeasuredDurations = field(default_factory=MeasuredDurations)
+    lengths: ExpectedLengths = field(default_factory=ExpectedLengths)
+    tokens_per_s_of_room: float | None = None  # measured over all workers together; None before any speed is known
 
     @property
     def next_step(self) -> int:
@@ -309,12 +373,30 @@ class LedgerState:
         worker = self.workers.get(worker_id)
         self.seats.pop(worker_id, None)
         self.early_seats.pop(worker_id, None)
-        if worker is None or worker.room <= 0 or worker.is_behind or worker.is_silent:
+        if worker is None:
             return
-        # A negative share of free room sorts first, so the worker with the largest share is the smallest entry.
+        if worker.is_idle == (worker.speed.busy_since_s is not None):
+            worker.speed.note(self.now_s, is_busy=not worker.is_idle)
+        if worker.room <= 0 or worker.is_behind or worker.is_silent:
+            return
+        # The place rises from -1 of a worker without leases to 0 of one that needs forever for those that it has.
+        place = -1.0 / (1.0 + worker.expected_tokens / self.speed_of(worker))
         for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
             if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
-                seats[worker_id] = (worker.strikes, -free / worker.room, worker_id)
+                seats[worker_id] = (worker.strikes, place if free > 0 else 0.0, worker_id)
+
+    def speed_of(self, worker: LeasingWorker) -> float:
+        """Return a worker's tokens per second. One that was not measured has that of its room in all workers."""
+        return worker.speed.tokens_per_s or (self.tokens_per_s_of_room or 1.0) * worker.room
+
+    def measure_speeds(self) -> None:
+        """Compute all speeds anew, at the end of a step."""
+        for worker in self.workers.values():
+            worker.speed.end_step(self.now_s)
+        known = [worker for worker in self.workers.values() if worker.speed.tokens_per_s and worker.room]
+        if known:
+            speeds = sum(worker.speed.tokens_per_s or 0.0 for worker in known)
+            self.tokens_per_s_of_room = speeds / sum(worker.room for worker in known)
 
     def deadline_of(self, held: Held) -> float | None:
         """Return when the lease expires, or None while it may not start yet."""
@@ -398,6 +480,8 @@ class LedgerState:
             assert worker.background == (of_evaluation if self.is_background else set())
             self.seat(worker_id)
         assert (self.seats, self.early_seats) == seats
+        for worker in self.workers.values():
+            assert math.isclose(worker.expected_tokens, sum(self.held[i].tokens for i in worker.leases), abs_tol=1e-6)
         # Every sample is in exactly one place.
         waiting = {(group, sample) for _, group, sample in self.waiting} | set(self.idle_waiting)
         for group in self.groups.values():

@@ -40,7 +40,7 @@ CPU_CORE = GpuType(
     is_cpu=True,
 )
 """One core of a server: 32 float32 operations per cycle (two 256-bit fused multiply-adds) at 2.5 GHz, with its share of
-memory and memory bandwidth. It stands in until the cores at hand are measured (`planner.devices.core_speed`)."""
+memory and memory bandwidth. It stands in until the cores at hand are measured for a model (`periplus profile`)."""
 
 _SAME_CARD = (0.9, 1.25)
 """Range of the ratio of the memory that a driver reports to that of the packaged type, within which the card is of that

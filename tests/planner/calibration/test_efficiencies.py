@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from periplus.values.profile import GenerationRow, HostFigures, Profile, TrainingRow
-from planner.calibration.efficiencies import WITH_STREAM, calibrated, generation_s, training_s
+from planner.calibration.efficiencies import WITH_PROOF, WITH_STREAM, calibrated, generation_s, training_s
 from planner.devices.catalogue import architecture, gpu_types
 from planner.problem.hardware import GpuType
 
@@ -90,7 +90,10 @@ def test_what_a_process_does_beside_the_model_and_between_two_is_taken_as_it_was
         sample_s=0.25, step_s=0.5, publish_s=1.0, load_s=2.0, all_reduce_bytes_per_s=3e8, all_reduce_s=0.004
     )
     gpu = calibrated(CPU, QWEN, profile(host=host)).gpu
-    assert (gpu.efficiency.sample_overhead_s, gpu.efficiency.version_overhead_s) == (0.25 * WITH_STREAM, 3.0)
+    assert (gpu.efficiency.sample_overhead_s, gpu.efficiency.version_overhead_s) == (
+        0.25 * WITH_STREAM,
+        3.0 * WITH_PROOF,
+    )
     trains = gpu.for_training
     assert trains.efficiency.step_overhead_s == 0.5
     assert trains.link_bytes_per_s * trains.efficiency.link_fraction == 3e8

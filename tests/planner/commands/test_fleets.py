@@ -35,20 +35,6 @@ def test_hosts_without_links_are_a_fleet_too(hosts: str, capsys: Capture) -> Non
     assert "no link was measured" in capsys.readouterr().out
 
 
-def test_a_core_is_probed(capsys: Capture) -> None:
-    assert run(["fleet", "probe", "--seconds", "1", "-o", "json"]) == 0
-    (core,) = json.loads(capsys.readouterr().out)["gpu_types"]
-    assert (core["name"], core["is_cpu"]) == ("cpu", True)
-    tree = {"schema": "periplus.fleet/1", "gpu_types": [core], "regions": [{"name": "a", "num_cores": 2}]}
-    assert fleet_of(tree, "x").gpu_types["cpu"].matmul_flop_per_s == core["matmul_flop_per_s"]
-
-
-@pytest.mark.parametrize("seconds", ["nan", "inf", "0.5", "601"])
-def test_a_core_is_probed_for_a_while_that_ends(seconds: str, capsys: Capture) -> None:
-    assert run(["fleet", "probe", "--seconds", seconds]) == 2
-    assert "Invalid value for '--seconds'" in capsys.readouterr().err
-
-
 def test_the_schema_of_fleets_is_printed(capsys: Capture) -> None:
     assert run(["fleet", "schema"]) == 0
     assert json.loads(capsys.readouterr().out)["$comment"] == "periplus.fleet/1"

@@ -1,0 +1,60 @@
+"""How well leases are divided over workers of unlike speed: a step's generation against that of the best division.
+
+Two regions of emulated devices generate, of which one is slower by a factor; the trainer is on cores in a third one.
+The paces of the devices are known, so the least time is too: all samples over the sum of both speeds.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.experiment_cases.executed_fleets import by_hand, emulated, new_home, row, run_whole
+from bench.experiment_cases.unlike_jobs import CORES, Case
+from planner.plan import Plan, TaskKind
+from tests.support.processes.declared_fleet import DeclaredRegion
+
+SLOWDOWN = 200.0
+"""How many times slower than an L4 the faster devices are. Two cores then compute what they pretend to compute in a
+fraction of the time."""
+
+
+def balance(factor: float, staleness: int) -> tuple[float, dict[str, Any]]:
+    """Return the least seconds of a step over those that were measured, and what was measured.
+
+    A step of a synchronous job generates and then trains; of others, the slower of both counts.
+    """
+    keys = {"staleness": staleness, "sampling.max_new_tokens": 96}
+    case = Case(regions={}, steps=20, model="0.8M", keys=keys)
+    regions: Mapping[str, DeclaredRegion] = {
+        "home": CORES,
+        "fast": DeclaredRegion(devices=emulated("L4", 1, SLOWDOWN)),
+        "slow": DeclaredRegion(devices=emulated("L4", 1, factor * SLOWDOWN)),
+    }
+    plan = by_hand(
+        "home",
+        row("trainer", "home", ""),
+        row("rollout", "fast", f"emulated-L4-{SLOWDOWN:g}"),
+        row("rollout", "slow", f"emulated-L4-{factor * SLOWDOWN:g}"),
+    )
+    with new_home() as folder:
+        job = case.job(folder)
+        ended, _ = run_whole(folder, job, regions, plan)
+    measured = dict(ended.measured)
+    paces = [
+        each.pace for each in Plan.from_json(ended.plan_json).assignments if each.task is TaskKind.ROLLOUT and each.pace
+    ]
+    tokens = sum(value for name, value in measured.items() if name.startswith("tokens_per_s_region/"))
+    samples = job.train.groups_per_step * job.algorithm.group_size
+    length = tokens * measured["step_s"] / samples
+    speeds = [1 / (job.sampling.prompt_tokens * each.prefill_s + length * each.decode_s) for each in paces]
+    least_s = samples / sum(speeds)
+    ideal_s = least_s + measured["train_s"] if job.staleness == 0 else max(least_s, measured["train_s"])
+    told = {
+        "factor": factor,
+        "staleness": job.staleness,
+        "least_generation_s": least_s,
+        "step_s": measured["step_s"],
+        "train_s": measured["train_s"],
+        "wait_s": measured["wait_s"],
+        "tokens_per_s": {name: value for name, value in measured.items() if name.startswith("tokens_per_s_region/")},
+    }
+    return ideal_s / measured["step_s"], told
