@@ -126,5 +126,6 @@ def finish_step(state: LedgerState, limits: LedgerLimits) -> None:
         if worker.early and worker.is_idle:
             worker.heard_s = state.now_s  # it could start nothing before
         worker.early.clear()
+        worker.expected_tokens, worker.early_tokens = worker.expected_tokens + worker.early_tokens, 0.0
     state.measure_speeds()
     workers.note_who_keeps_up(state, limits, *state.workers)

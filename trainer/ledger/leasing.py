@@ -73,8 +73,11 @@ def release(state: LedgerState, lease_id: int) -> Held:
     held = state.held.pop(lease_id)
     worker = state.workers[held.worker_id]
     del worker.leases[lease_id]
-    worker.expected_tokens = worker.expected_tokens - held.tokens if worker.leases else 0.0
-    worker.early.discard(lease_id)
+    if lease_id in worker.early:
+        worker.early.remove(lease_id)
+        worker.early_tokens = worker.early_tokens - held.tokens if worker.early else 0.0
+    else:
+        worker.expected_tokens = 0.0 if worker.is_idle else worker.expected_tokens - held.tokens
     worker.background.discard(lease_id)
     state.trials.pop(lease_id, None)
     group, sample = state.groups[held.lease.group], held.lease.sample
@@ -413,7 +416,6 @@ def issue(
         is_hedge=bool(hedges),
         tokens=state.lengths.expected(group.item),
     )
-    worker.expected_tokens += held.tokens
     state.held[lease.lease_id] = held
     if worker.is_late:
         state.put_on_trial(held)
@@ -423,7 +425,9 @@ def issue(
     # An early lease has no deadline until its version exists.
     if start_at > state.policy:
         worker.early.add(lease.lease_id)
+        worker.early_tokens += held.tokens
     else:
+        worker.expected_tokens += held.tokens
         state.set_deadline(held, state.now_s + limits.lease_timeout_s)
     state.seat(worker_id)
     (group.hedges if hedges else group.leases)[sample] = lease.lease_id

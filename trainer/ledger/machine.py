@@ -95,6 +95,7 @@ class Ledger:
             lineage=lineage,
             next_group=next_group,
             next_eval_group=EVAL_GROUPS_START,
+            group_size=limits.group_size,
             reopen=sorted(open_groups),
         )
 

@@ -117,7 +117,8 @@ class LeasingWorker:
     - `heard_s` is when it last started or delivered a sample, or got work while it had none. `quiet_s` is its measured
       time between two such signs, and None before its first result. `is_silent`: it has been quiet for so much longer
       that it gets no leases (hedging.py).
-    - `expected_tokens` is the sum over its leases. `speed` is its measured speed (`MeasuredSpeed`).
+    - `expected_tokens` is the sum over its leases that may start now, `early_tokens` that over the others. `speed` is
+      its measured speed (`MeasuredSpeed`).
     """
 
     epoch: int = 0
@@ -135,6 +136,7 @@ class LeasingWorker:
     quiet_s: float | None = None
     is_silent: bool = False
     expected_tokens: float = 0.0
+    early_tokens: float = 0.0
     speed: "MeasuredSpeed" = field(default_factory=lambda: MeasuredSpeed())
 
     @property
@@ -263,6 +265,7 @@ class LedgerState:
     lineage: Lineage
     next_group: int
     next_eval_group: int
+    group_size: int
     reopen: list[int]  # heap: numbers of groups that an earlier fork left open, and that are not open here
     now_s: float = 0.0
     awake_s: float = 0.0  # since when events have come without a long gap (hedging.py)
@@ -296,6 +299,7 @@ class LedgerState:
     num_filtered: int = 0  # groups with equal rewards dropped since the last batch
     pace: MeasuredDurations = field(default_factory=MeasuredDurations)
     lengths: ExpectedLengths = field(default_factory=ExpectedLengths)
+    sample_tokens: float = 1.0  # mean of all samples, as of the end of the last step
     tokens_per_s_of_room: float | None = None  # measured over all workers together; None before any speed is known
 
     @property
@@ -379,18 +383,24 @@ class LedgerState:
             worker.speed.note(self.now_s, is_busy=not worker.is_idle)
         if worker.room <= 0 or worker.is_behind or worker.is_silent:
             return
-        # The place rises from -1 of a worker without leases to 0 of one that needs forever for those that it has.
-        place = -1.0 / (1.0 + worker.expected_tokens / self.speed_of(worker))
-        for seats, free in ((self.seats, worker.free), (self.early_seats, worker.free_early)):
+        # The place rises from -1 to 0 with the time until the worker has made what it holds and one group more. Each
+        # version is divided by itself: in a synchronous run the next one begins only when all are done with this one.
+        for seats, free, tokens in (
+            (self.seats, worker.free, worker.expected_tokens),
+            (self.early_seats, worker.free_early, worker.early_tokens),
+        ):
             if free > 0 or not worker.is_late:  # urgent work goes to trusted workers whatever room they have
-                seats[worker_id] = (worker.strikes, place if free > 0 else 0.0, worker_id)
+                needed_s = (tokens + self.group_size * self.sample_tokens) / self.speed_of(worker)
+                place = -1.0 / (1.0 + needed_s) if free > 0 else 0.0
+                seats[worker_id] = (worker.strikes, place, worker_id)
 
     def speed_of(self, worker: LeasingWorker) -> float:
         """Return a worker's tokens per second. One that was not measured has that of its room in all workers."""
         return worker.speed.tokens_per_s or (self.tokens_per_s_of_room or 1.0) * worker.room
 
     def measure_speeds(self) -> None:
-        """Compute all speeds anew, at the end of a step."""
+        """Compute speeds and the mean size of a sample anew, at the end of a step. Then all workers are to be seated."""
+        self.sample_tokens = self.lengths.of_all
         for worker in self.workers.values():
             worker.speed.end_step(self.now_s)
         known = [worker for worker in self.workers.values() if worker.speed.tokens_per_s and worker.room]
@@ -481,7 +491,10 @@ class LedgerState:
             self.seat(worker_id)
         assert (self.seats, self.early_seats) == seats
         for worker in self.workers.values():
-            assert math.isclose(worker.expected_tokens, sum(self.held[i].tokens for i in worker.leases), abs_tol=1e-6)
+            early = sum(self.held[lease_id].tokens for lease_id in worker.early)
+            now = sum(self.held[lease_id].tokens for lease_id in worker.leases) - early
+            assert math.isclose(worker.early_tokens, early, abs_tol=1e-6)
+            assert math.isclose(worker.expected_tokens, now, abs_tol=1e-6)
         # Every sample is in exactly one place.
         waiting = {(group, sample) for _, group, sample in self.waiting} | set(self.idle_waiting)
         for group in self.groups.values():
