@@ -49,14 +49,14 @@ def test_the_samples_of_a_group_go_to_one_worker_while_it_has_room() -> None:
     assert holder == {0: "a", 1: "b"}
 
 
-def test_the_worker_with_the_largest_free_share_is_served_first() -> None:
+def test_the_worker_that_is_done_soonest_is_served_first() -> None:
     ledger = CheckedLedger(group_size=1, steps=1)
     ledger.worker("full", 1)
     for worker_id, room in (("large", 8), ("idle", 2)):
         ledger.tell(WorkerJoined(worker_id))
         ledger.tell(RoomOffered(worker_id, room))
     (granted,) = of_kind(ledger.tell(WorkerLeft("full")), Granted)
-    assert granted.worker_id == "idle", "both are free: ties go by name"
+    assert granted.worker_id == "large", "both are free, and before a speed is known it goes by room"
 
 
 def test_all_leases_that_an_event_gives_a_worker_come_as_one_grant() -> None:
