@@ -112,7 +112,7 @@ test_no_promise_is_broken_whatever_happens = LedgerMachine.TestCase
 
 
 def test_batches_of_long_walks_have_samples_of_several_policies() -> None:
-    assert sum(_walk(seed).num_mixed for seed in range(16)) > 20
+    assert sum(_walk(seed).num_mixed for seed in range(20)) > 20
 
 
 def test_samples_are_leased_twice_on_long_walks() -> None:
