@@ -117,7 +117,7 @@ async def _executed(
         placed = await until_running(remote, job_id, START_S)
         tasks = running_tasks(folder)
         await remote.cancel(job_id)
-        await _ended(remote, job_id)
+        await ended_job(remote, job_id)
     rows = json.loads(placed.plan_json)["assignments"]
     planned = Counter[Expected]()
     for each in rows:
@@ -215,12 +215,13 @@ async def _run_whole(
         profile_s = (clock.monotonic_s() - begun_s) / len(regions)
         job_id = (await remote.submit(request)).job_id
         await until_running(remote, job_id, START_S)
-        ended = await _ended(remote, job_id)
+        ended = await ended_job(remote, job_id)
         assert ended.reason == "", ended.reason
     return ended, profile_s
 
 
-async def _ended(remote: Coordinator, job_id: str) -> control_pb2.Job:
+async def ended_job(remote: Coordinator, job_id: str) -> control_pb2.Job:
+    """Wait until a job has ended, and return it."""
     async for _ in remote.watch(job_id):
         pass
     return await remote.job(job_id)
