@@ -88,7 +88,7 @@ CASES: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
         2,
         ("192.0.2.1:7072", "--token-file", "openssl rand"),
     ),
-    (("plan", "nowhere"), 2, ("nowhere", "no such file", "choose from compare")),
+    (("plan", "nowhere"), 2, ("nowhere", "no such file", "choose from calibrate")),
     (("plan", "nowhere.yaml", "--fleet", FLEET), 2, ("nowhere.yaml", "no such file")),
     (("plan", JOB, "--fleet", JOB), 2, ("looks like a job", "give a fleet")),
     (("simulate", JOB), 2, ("looks like a job", "give a plan")),

@@ -399,7 +399,7 @@ class LedgerState:
         return worker.speed.tokens_per_s or (self.tokens_per_s_of_room or 1.0) * worker.room
 
     def measure_speeds(self) -> None:
-        """Compute speeds and the mean size of a sample anew, at the end of a step. Then all workers are to be seated."""
+        """Compute speeds and the mean size of a sample anew, at a step's end. Then all workers are to be seated."""
         self.sample_tokens = self.lengths.of_all
         for worker in self.workers.values():
             worker.speed.end_step(self.now_s)

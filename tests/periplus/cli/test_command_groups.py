@@ -40,12 +40,12 @@ def test_the_help_of_a_group_shows_the_options_of_its_default_verb(group: str, v
         (["job", "lsit"], "No such command 'lsit'; did you mean list?"),
         (["wan", "xyzzy"], "No such command 'xyzzy'; choose from run, set, show"),
         (["weights", "dif"], "No such command 'dif'; did you mean diff?"),
-        (["fleet", "prob"], "No such command 'prob'; did you mean probe?"),
+        (["fleet", "schem"], "No such command 'schem'; did you mean schema?"),
         (
             ["region", "xyzzy"],
             "No such command 'xyzzy'; choose from cordon, drain, export, list, remove, show",
         ),
-        (["plan", "nope"], "No such command 'nope', and no such file; choose from compare, diff, explain, make, show"),
+        (["plan", "nope"], "No such command 'nope', and no such file; choose from calibrate, compare, diff, "),
         (["agent", "rnu"], "No such command 'rnu'; did you mean run?"),
     ],
 )
