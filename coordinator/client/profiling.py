@@ -19,6 +19,7 @@ from coordinator.client.listing import PROFILES, profile_summary
 from coordinator.client.submission import submission
 from periplus import clock
 from periplus.cli.option_types import HOST_PORT
+from periplus.config.loading import tree_of
 from periplus.errors import NotFound, PeriplusError, TimedOut
 from periplus.job.job_file import JobFile, job_of, load_job
 from periplus.net.convert import inventory_from_pb
@@ -154,7 +155,7 @@ def _lora_rank(job: JobFile) -> int:
 
 
 def profile_tree(region: str, profile: Profile, job: JobFile) -> dict[str, Any]:
-    """Return a region's profile for a person, with the error of the cost model before and after the fit."""
+    """Return a region's profile, with the device type that fits it, and the cost model's error before and after."""
     path, request = job.model.path, submission(job, "profile")
     arch = sent_architecture(request.model_config, path) if request.model_config else visible_architecture(path)
     gpu = gpu_types()[gpu_name(profile.device) if profile.device else CPU]
@@ -164,5 +165,6 @@ def profile_tree(region: str, profile: Profile, job: JobFile) -> dict[str, Any]:
         **profile_summary(profile),
         "error_before": None if fit is None else fit.before,
         "error_after": None if fit is None else fit.after,
-        "profile": profile.to_json(),
+        "gpu_type": None if fit is None else tree_of(fit.gpu),
+        "profile": tree_of(profile),
     }
