@@ -33,6 +33,7 @@ from periplus.values.probe_prompts import probe_prompts
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.trajectory import TrajectoryLimits
+from periplus.view.terms import planned_metrics
 from trainer.checkpointing import checkpoint
 from trainer.checkpointing.checkpointer import Checkpointer, replayable
 from trainer.checkpointing.replicas import Replicator
@@ -146,6 +147,7 @@ def assembled(
         intake = FrameIntake(store, limits, disk, checks_of_samples)
         counts, silence = prepared.counts.values(), SilenceWatch(job)
         aims: dict[str, Any] = {"num_steps": job.steps, "bound": job.staleness, "problems": counts, "silence": silence}
+        aims["planned"] = planned_metrics(json.loads(config.task.plan_json or "{}"))
         recorder = RunRecorder(run, link, driver, disk, trackers, prepared.progress, now, started_s, **aims)
         stopped = StoppedWorkers(reward_checks, driver, journal, recorder, link.send)
         settings: dict[str, Any] = {"syncs": durability is Durability.MACHINE, "now": now, "unix_s": clock.unix_s}

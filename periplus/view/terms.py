@@ -135,11 +135,15 @@ def _predicted(plan: PlanTree) -> dict[str, float]:
         step_s = evaluation["step_s"]
         found |= {STEP: step_s, TRAINING: training_s, WAITING: max(0.0, step_s - training_s)}
         for each in evaluation["regions"]:
-            # Plans of earlier versions do not have it.
-            if "generation_s" in each:
-                found[f"{GENERATION} {each['region']}"] = each["generation_s"]
+            found[f"{GENERATION} {each['region']}"] = each.get("generation_s", 0.0)
             found[f"{WEIGHTS} {each['region']}"] = each["weights_s"] + each.get("load_s", 0.0)
     return found
+
+
+def planned_metrics(plan: PlanTree) -> dict[str, float]:
+    """Return what the plan predicts of the job's terms, under the names of metrics beside the measured ones."""
+    predicted = _predicted(plan)
+    return {f"planned_{MEASURED[name]}": predicted[name] for name in MEASURED if name in predicted}
 
 
 def _simulated(plan: PlanTree) -> dict[str, float]:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -42,7 +43,8 @@ class RunRecorder:
     `progress` holds the sums so far, which are those of the checkpoint in a restored run. `now` returns seconds on a
     monotonic clock, and `started_s` is when the trainer's process started on that clock. `num_steps` is the number of
     steps that the job asks for, and `bound` its bound on staleness. `problems` are the numbers of problems, for the
-    summary, and `silence` tells when the first steps teach nothing.
+    summary, and `silence` tells when the first steps teach nothing. `planned` is what the job's plan predicts of each
+    step.
     """
 
     def __init__(
@@ -60,9 +62,11 @@ class RunRecorder:
         bound: int,
         problems: Mapping[str, float],
         silence: SilenceWatch,
+        planned: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._silence = silence
         self._problems = problems
+        self._planned = dict(planned)
         self._progress = progress
         self._num_steps = num_steps
         self._bound = bound
@@ -222,7 +226,7 @@ class RunRecorder:
         # Rewards of what was trained on, without the samples that the gate refused.
         rewards = [trajectory.reward for trajectory in trained if trajectory.reward is not None]
         proofs, self._proofs = self._proofs, ProofTally()
-        values |= _of_tally(tally) | proofs.values() | self._generation.take()
+        values |= _of_tally(tally) | proofs.values() | self._generation.take() | self._planned
         # Figures of the batch: sizes, rewards and staleness. Mismatches are those since the step before.
         values |= {
             "step": float(policy.version),

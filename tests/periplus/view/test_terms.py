@@ -2,7 +2,8 @@
 
 import pytest
 
-from periplus.view.terms import Term, figure, is_measured, largest_difference, mean_after, terms_of
+from periplus.process.telemetry import check_names
+from periplus.view.terms import Term, figure, is_measured, largest_difference, mean_after, planned_metrics, terms_of
 from tests.support.planner import predicted_plan, static_plan
 
 PLAN, STATIC = predicted_plan.PLAN.to_tree(), static_plan.PLAN.to_tree()
@@ -91,18 +92,6 @@ def test_a_plan_without_a_simulation_or_with_a_stalled_one_has_no_simulated_term
     assert not any(each.simulated for each in terms_of({**PLAN, "simulated": figures}, MEASURED))
 
 
-def test_a_plan_of_an_earlier_version_predicts_no_generation() -> None:
-    evaluation = PLAN["evaluation"]
-    regions = [{name: each[name] for name in each if name != "generation_s"} for each in evaluation["regions"]]
-    found = terms_of({**PLAN, "evaluation": {**evaluation, "regions": regions}}, MEASURED)
-    assert next(each for each in found if each.name == "generation in us").predicted is None
-
-
-@pytest.mark.parametrize(("predicted", "measured"), [(None, 1.0), (1.0, None), (0.0, 1.0), (1.0, 0.0)])
-def test_there_is_no_difference_without_two_figures(predicted: float | None, measured: float | None) -> None:
-    assert Term(name="step", unit="s", predicted=predicted, simulated=None, measured=measured).difference is None
-
-
 def test_metrics_that_terms_read() -> None:
     assert all(map(is_measured, MEASURED))
     assert not is_measured("reward_mean")
@@ -123,3 +112,10 @@ def test_the_mean_follows_the_last_steps_and_leaves_out_the_first_one() -> None:
 )
 def test_a_figure_has_its_unit(value: float | None, unit: str, text: str) -> None:
     assert figure(value, unit) == text
+
+
+def test_predictions_have_metrics_of_their_own_and_a_plan_without_an_evaluation_has_none() -> None:
+    tree = {"evaluation": {"step_s": 2.0, "task_s": {"actor_training": 1.5, "generation": 9.0}, "regions": []}}
+    assert planned_metrics(tree) == {"planned_step_s": 2.0, "planned_train_s": 1.5, "planned_wait_s": 0.5}
+    assert planned_metrics({}) == {}
+    check_names(planned_metrics(tree))
