@@ -119,3 +119,8 @@ def test_predictions_have_metrics_of_their_own_and_a_plan_without_an_evaluation_
     assert planned_metrics(tree) == {"planned_step_s": 2.0, "planned_train_s": 1.5, "planned_wait_s": 0.5}
     assert planned_metrics({}) == {}
     check_names(planned_metrics(tree))
+
+
+@pytest.mark.parametrize(("predicted", "measured"), [(None, 1.0), (1.0, None), (0.0, 1.0), (1.0, 0.0)])
+def test_there_is_no_difference_without_two_figures(predicted: float | None, measured: float | None) -> None:
+    assert Term(name="step", unit="s", predicted=predicted, simulated=None, measured=measured).difference is None
