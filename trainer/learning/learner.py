@@ -48,6 +48,7 @@ from trainer.learning.losses.objective import LossSums
 from trainer.learning.losses.registry import Algorithm
 from trainer.learning.micro_batches import micro_batches_of_rank
 from trainer.learning.mismatch import MismatchReport, measure_mismatch
+from trainer.learning.rank_speeds import RankSpeeds
 from trainer.learning.ranks import Ranks
 from trainer.learning.sample_figures import SampleFigures, figures_of_samples
 from trainer.learning.scoring import completion_logprobs, state_values
@@ -186,6 +187,7 @@ class Learner:
         self._reference = reference
         self._settings = settings
         self._ranks = ranks or Ranks()
+        self._speeds = RankSpeeds(actor.model.device)
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:
         """Train on the samples and change the weights in place. Return None if the loss sees none of their tokens.
@@ -204,6 +206,7 @@ class Learner:
         if not batch.num_tokens:
             return None
         _check_finite(batch)
+        self._ranks = self._speeds.measured(self._ranks)
         updates = self._updates(batch, consumer.version)
         # With several updates only the first starts from the proximal policy, so its scores are kept.
         has_mask = self._settings.update.loss.m2_threshold is not None

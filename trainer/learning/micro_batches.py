@@ -11,6 +11,7 @@ Ranks that share an update by FSDP must run the same number of passes, or they w
 with fewer micro-batches than another gets empty ones, which compute a gradient of zeros.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -20,6 +21,11 @@ from trainer.learning.ranks import Ranks
 COPIES_FACTOR = 2
 """Tokens of a micro-batch with all copies of prompts, over its bound on tokens. Chosen by hand: attention keeps a fifth
 of what a layer keeps, so a pass needs at most a fifth more memory than is estimated."""
+
+
+SLACKS = (1.0, 1.25, 1.5, 2.0)
+"""Rows of a micro-batch over their mean, in the order in which they are tried, where rows are spread over more passes
+than they need. Chosen by hand: long rows fill a pass before its share of the rows does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +83,15 @@ def micro_batches_of_rank(
 ) -> list[tuple[int, ...]]:
     """Return this rank's micro-batches of the rows of all ranks; their number is the same on every rank.
 
-    Every rank knows the sizes of all rows, so each computes the common number by itself.
+    Every rank knows the sizes of all rows, so each computes the common number by itself. A rank with fewer rows spreads
+    them over as many passes: ranks meet in each pass, and one that has most of its rows in a few would hold up these.
     """
     shares = [replace(ranks, rank=rank).mine(rows) for rank in range(ranks.size)]
-    at_least = max(len(micro_batches(share, sizes, limits)) for share in shares)
-    return micro_batches(shares[ranks.rank], sizes, limits, at_least=at_least)
+    num = max(len(micro_batches(share, sizes, limits)) for share in shares)
+    own = shares[ranks.rank]
+    for slack in SLACKS:
+        most = min(limits.rows, math.ceil(slack * len(own) / max(1, num)))
+        parts = micro_batches(own, sizes, replace(limits, rows=max(1, most)), at_least=num)
+        if len(parts) == num:
+            return parts
+    return micro_batches(own, sizes, limits, at_least=num)

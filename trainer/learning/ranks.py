@@ -1,7 +1,7 @@
 """The processes (ranks) that share a training step by data parallelism.
 
 Every rank gets the same batch, and computes from all of it what is cheap: the order of rows, advantages and counts. It
-runs forward and backward passes for its own rows only, `rows[rank::size]`. FSDP2 sums gradients over ranks within the
+runs forward and backward passes for its own rows only (`Ranks.mine`). FSDP2 sums gradients over ranks within the
 backward pass. Other results are combined by a sum over ranks too: tensors that are zero in the rows of other ranks, and
 figures. So all ranks hold the same numbers bit for bit, and take the same decisions. A single process sends nothing.
 
@@ -36,17 +36,28 @@ class Ranks:
     """Position of this process among the `size` processes that share a step.
 
     `group` is a torch.distributed process group; None means the default one. It is not used if `size` is 1.
-    `agree` is the vote of all ranks before an update is applied.
+    `agree` is the vote of all ranks before an update is applied. `shares` are the fractions of the rows that the ranks
+    compute, in their order, the same on all of them; empty for equal ones.
     """
 
     rank: int = 0
     size: int = 1
     group: Any = None
     agree: Vote = decide_alone
+    shares: tuple[float, ...] = ()
 
     def mine(self, rows: Sequence[int]) -> Sequence[int]:
         """Return those of the rows that this rank computes."""
-        return rows[self.rank :: self.size]
+        if not self.shares:
+            return rows[self.rank :: self.size]
+        # Each row goes to the rank that lacks most of its share of the rows so far.
+        given, own = [0] * self.size, []
+        for number, row in enumerate(rows, 1):
+            rank = max(range(self.size), key=lambda each: (self.shares[each] * number - given[each], -each))
+            given[rank] += 1
+            if rank == self.rank:
+                own.append(row)
+        return own
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Replace the tensor's content in place by its sum over all ranks, and return the tensor."""

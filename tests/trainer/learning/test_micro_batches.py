@@ -63,3 +63,18 @@ def test_ranks_share_the_rows_and_make_the_same_number_of_passes(
     assert sorted(row for share in shares for part in share for row in part) == rows
     # Some rank has no empty one: nobody waits for nothing.
     assert not rows or any(all(share) for share in shares)
+
+
+@given(st.integers(8, 64), st.integers(1, 8), st.sampled_from([(0.5, 0.5), (0.8, 0.2), (2 / 3, 1 / 3)]))
+def test_a_rank_with_fewer_rows_spreads_them_over_all_passes(
+    num_rows: int, most: int, shares: tuple[float, float]
+) -> None:
+    sizes = [RowSize(prompt=row, num_prompt=2, num_completion=3) for row in range(num_rows)]
+    at = MicroBatchLimits(rows=most, tokens=1000)
+    many, few = (
+        micro_batches_of_rank(range(num_rows), sizes, at, Ranks(rank=rank, size=2, shares=shares)) for rank in (0, 1)
+    )
+    assert len(many) == len(few)
+    rows = [len(part) for part in few]
+    # No pass has much more than its part of the slower rank's rows.
+    assert max(rows) <= sum(rows) / len(rows) * 1.25 + 1

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.trainer.gloo import run_on_ranks
 from tests.support.trainer.rank_steps import CASES, TOLERANCE, steps_alone, steps_on_ranks
@@ -15,6 +17,25 @@ def test_alone_a_sum_is_what_went_in() -> None:
     tensor = torch.tensor([1.0, 2.0])
     assert Ranks().sum_(tensor) is tensor
     assert tensor.tolist() == [1.0, 2.0]
+
+
+@given(
+    st.lists(st.floats(0.05, 1.0), min_size=1, max_size=5),
+    st.integers(0, 60),
+)
+def test_rows_are_divided_by_the_shares_and_each_is_on_one_rank(speeds: list[float], num_rows: int) -> None:
+    shares = tuple(speed / sum(speeds) for speed in speeds)
+    rows = [10 * row for row in range(num_rows)]
+    owned = [Ranks(rank=rank, size=len(shares), shares=shares).mine(rows) for rank in range(len(shares))]
+    assert sorted(row for own in owned for row in own) == rows
+    for own, share in zip(owned, shares, strict=True):
+        assert abs(len(own) - share * num_rows) < len(shares)
+
+
+def test_equal_shares_divide_as_no_shares_do() -> None:
+    rows = list(range(11))
+    for rank in range(3):
+        assert list(Ranks(rank=rank, size=3, shares=(1 / 3,) * 3).mine(rows)) == rows[rank::3]
 
 
 @pytest.fixture(scope="module", params=[2, 3, 4])
