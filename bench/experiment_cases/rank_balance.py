@@ -5,9 +5,10 @@ that core. The least seconds are those of two equal ranks, times two, over the s
 """
 
 import contextlib
-import multiprocessing
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ FIRST, STEPS = 12, 8
 
 def rank_balance(factors: tuple[float, ...] = (2.0, 4.0)) -> tuple[float, dict[str, Any]]:
     """Return the least ratio over the factors, and the seconds of all steps."""
-    keys = {"train.devices": 2, "train.micro_batch_samples": 32, "sampling.max_new_tokens": 24}
+    keys = {"train.devices": 2, "train.micro_batch_samples": 256, "train.groups_per_step": 32}
     case = Case(regions={}, steps=1, model="4.7M", keys=keys)
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:
         job = case.job(Path(folder))
@@ -86,19 +87,11 @@ def _pin(process_id: int, core: int) -> None:
 @contextlib.contextmanager
 def _busy(core: int, number: int) -> Iterator[None]:
     """Have so many programs compute on a core meanwhile."""
-    context = multiprocessing.get_context("spawn")
-    running = [context.Process(target=_burn, args=(core,), daemon=True) for _ in range(number)]
-    for each in running:
-        each.start()
+    program = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    running = [subprocess.Popen([sys.executable, "-S", "-c", program]) for _ in range(number)]
     try:
         yield
     finally:
         for each in running:
             each.kill()
-            each.join()
-
-
-def _burn(core: int) -> None:
-    os.sched_setaffinity(0, {core})
-    while True:
-        pass
+            each.wait()
