@@ -114,7 +114,8 @@ def source_of(profile: Profile, error: float) -> str:
     at = datetime.fromtimestamp(profile.measured_at_s, UTC)
     versions = ", ".join(f"{name} {version}" for name, version in sorted(profile.versions.items()))
     num = len(profile.generation) + len(profile.training)
-    return f"{num} rows on {profile.machine}, {at:%Y-%m-%d %H:%M} UTC, {versions}; error of the fit {error:.0%}"[:500]
+    facts = (f"{num} row{'s' if num != 1 else ''} on {profile.machine}", f"{at:%Y-%m-%d %H:%M} UTC", versions)
+    return f"{', '.join(filter(None, facts))}; error of the fit {error:.0%}"[:500]
 
 
 def _fitted(

@@ -102,4 +102,4 @@ def test_what_a_process_does_beside_the_model_and_between_two_is_taken_as_it_was
 
 def test_a_type_says_where_it_was_measured_and_when() -> None:
     source = calibrated(CPU, QWEN, profile(training=(training(STEPS[0], CPU),))).gpu.source
-    assert source == "1 rows on rack-7, 2026-11-27 17:20 UTC, torch 2.13; error of the fit 0%"
+    assert source == "1 row on rack-7, 2026-11-27 17:20 UTC, torch 2.13; error of the fit 0%"
