@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from coordinator.client.connection import job_state, named_state, task_state
 from coordinator.state import ENDED_STATES, JobState
+from periplus.config.loading import tree_of
 from periplus.net.convert import inventory_from_pb
 from periplus.pb.v1 import control_pb2
 from periplus.values.machine import DeviceFamily, Machine
@@ -153,7 +154,7 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "memory_bytes": own.memory_bytes,
         "machines": [_machine_tree(each) for each in inventory.machines],
         "engines": [{"name": each.name, "version": each.version} for each in own.engines],
-        "profiles": [profile_summary(each) for each in inventory.profiles],
+        "profiles": [{**profile_summary(each), "profile": tree_of(each)} for each in inventory.profiles],
         "last_seen_s": round(region.last_seen_s, 3),
         "tasks": [
             {
