@@ -141,7 +141,9 @@ def _plan(state: State, order: RunPlanner) -> PlanFinished:
     return planned(state, order, plan_request)
 
 
-def plan_request(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest) -> PlanOutcome:
+def plan_request(
+    fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest, delta_bytes_per_param: float | None = None
+) -> PlanOutcome:
     """Return the plan of a submitted job on the free devices of a fleet, simulated if that takes little.
 
     Raises: ConfigError, ValueError.
@@ -157,6 +159,7 @@ def plan_request(fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequ
         devices=free,
         thinking=Thinking(budget_s=PLAN_BUDGET_S, now_s=clock.monotonic_s),
         by_hand=Plan.from_json(request.plan_json) if request.plan_json else None,
+        delta_bytes_per_param=delta_bytes_per_param,
     )
     match outcome:
         case Found(best=plan) | BudgetExhausted(best=Plan() as plan):

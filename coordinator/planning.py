@@ -7,7 +7,7 @@ running.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
@@ -18,7 +18,7 @@ from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
-from periplus.values.profile import model_key
+from periplus.values.profile import Profile, model_key
 from periplus.values.task import Role
 from planner.answer.outcome import BudgetExhausted, Fact, Found, Infeasible
 from planner.calibration.profiled_fleet import profiled
@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 _NO_REGION = Fact(kind="inventory", name="regions", what="the job cannot start in any region that is free")
 
-Ask = Callable[[Fleet, Mapping[str, DeviceCount], JobRequest], PlanOutcome]
-"""A function that plans a job on the devices of a fleet that are free, by region."""
+Ask = Callable[..., PlanOutcome]
+"""A function with the interface of `coordinator.app.plan_request`."""
 
 
 def architecture_of(request: JobRequest) -> Architecture | None:
@@ -44,22 +44,33 @@ def architecture_of(request: JobRequest) -> Architecture | None:
     return sent_architecture(sent, path) if sent else visible_architecture(path)
 
 
-def profiled_fleet(state: State, fleet: Fleet, request: JobRequest) -> Fleet:
-    """Return the fleet with what its regions' profiles say of the job's model. Raises: ConfigError."""
-    there = {region.name: state.regions[region.name].hello.inventory.profiles for region in fleet.regions}
+def profiles_of(state: State, regions: Iterable[str], request: JobRequest) -> Mapping[str, Profile]:
+    """Return the whole profiles of the job's model and engine, by region. Raises: ConfigError."""
+    there = {name: state.regions[name].hello.inventory.profiles for name in regions}
     if not any(there.values()):
-        return fleet
+        return {}
     job = JobFile.from_json(request.job_json)
     rank = job.model.lora.rank if job.model.lora else 0
     key = (model_key(job.model.path, request.model_config, rank), job.engine.name)
-    profiles = {
+    return {
         name: profile
         for name, profiles in there.items()
         for profile in profiles
         if (profile.model, profile.engine) == key and profile.is_complete
     }
+
+
+def _asked(state: State, fleet: Fleet, free: Mapping[str, DeviceCount], request: JobRequest, ask: Ask) -> PlanOutcome:
+    """Return the planner's answer with what the regions' profiles say of the job's model. Raises: ConfigError."""
+    profiles = profiles_of(state, (region.name for region in fleet.regions), request)
     arch = architecture_of(request) if profiles else None
-    return fleet if arch is None else profiled(fleet, arch, profiles, lora_rank=rank)
+    if arch is None:
+        return ask(fleet, free, request)
+    job = JobFile.from_json(request.job_json)
+    rank = job.model.lora.rank if job.model.lora else 0
+    deltas = [each.host.delta_bytes_per_param for each in profiles.values() if each.host.delta_bytes_per_param]
+    measured = profiled(fleet, arch, profiles, lora_rank=rank)
+    return ask(measured, free, request, delta_bytes_per_param=max(deltas, default=None))
 
 
 def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
@@ -76,7 +87,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
         if not usable:
             return PlanFinished(order.job_id, order.free, Infeasible(facts=(_NO_REGION,)))
         fleet = fleet_of(state, frozenset(usable), job.avoided, job.refused_engines)
-        found = ask(profiled_fleet(state, fleet, job.request), usable, job.request)
+        found = _asked(state, fleet, usable, job.request, ask)
         if isinstance(found, BudgetExhausted) and (wrong := found.refuted):
             numbers = {"method": wrong.method, "bound": wrong.bound, "value": wrong.value}
             log_event(log, logging.WARNING, "bound_refuted", job=order.job_id, **numbers)
@@ -116,7 +127,7 @@ def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infe
     wanted = JobFile.from_json(job.request.job_json)
     rules = wanted.regions.model_copy(update={"trainer": job.placement.trainer_region, "min": 1})
     request = replace(job.request, job_json=wanted.model_copy(update={"regions": rules}).to_json())
-    outcome = ask(profiled_fleet(state, fleet, request), order.free, request)
+    outcome = _asked(state, fleet, order.free, request, ask)
     if not isinstance(placed := placement(outcome), PlacedProcesses):
         return placed
     most = (wanted.regions.max or len(regions)) - len(job.placement.regions)

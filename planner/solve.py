@@ -18,9 +18,10 @@ from periplus.values.machine import DeviceCount
 from planner.answer.outcome import BudgetExhausted, Found, Incumbent, Infeasible, Outcome, RefutedBound
 from planner.cost.tables.cost_tables import CostTables
 from planner.files.capabilities import Capabilities
+from planner.files.workload_file import FULL_COPY_BYTES
 from planner.jobs import hosts
 from planner.jobs.host_memory import within_memory
-from planner.jobs.job_workload import workload_of_job
+from planner.jobs.job_workload import UNMEASURED_WEIGHTS, workload_of_job
 from planner.jobs.needs import Needs, needs_of
 from planner.jobs.processes import checked_plan, executable
 from planner.jobs.refusals import refusal
@@ -36,7 +37,7 @@ from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet
 from planner.problem.goal import Problem
 from planner.problem.margins import with_margin
-from planner.problem.workload import Task
+from planner.problem.workload import Task, WeightTransfer
 
 AUTO = "auto"
 """Name of the default method, a portfolio of the exact method and heuristics."""
@@ -123,6 +124,7 @@ def plan_job(
     devices: Mapping[str, DeviceCount] | None = None,
     method: str = "",
     by_hand: Plan | None = None,
+    delta_bytes_per_param: float | None = None,
 ) -> PlanOutcome:
     """Return the best plan that the runtime can execute on a fleet of hosts.
 
@@ -130,11 +132,15 @@ def plan_job(
     the static layout is possible. `model_bytes` is the size of one uncompressed version, or None if it is unknown.
     `devices` has the free devices of each region; without them they are no limit.
     `method` overrides the job's `plan.method`. `by_hand` is a plan that is checked in place of a search.
+    `delta_bytes_per_param` are those of a version as they were measured; without them a full copy counts.
 
     Raises: ValueError and ConfigError as `searched` and `paces.with_pace` do.
     """
     needs = needs_of(job, model_bytes, devices)
-    workload = None if architecture is None else workload_of_job(job, architecture)
+    weights = UNMEASURED_WEIGHTS
+    if delta_bytes_per_param is not None:
+        weights = WeightTransfer(bytes_per_param=min(FULL_COPY_BYTES, delta_bytes_per_param), is_delta=True)
+    workload = None if architecture is None else workload_of_job(job, architecture, weights=weights)
     if by_hand is not None:
         return checked_plan(by_hand, fleet, needs, workload, capabilities)
     # Refused before any search, so that the reason is the same for every method.

@@ -135,6 +135,12 @@ def host_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 + children
 
 
+def tree_cpu_s() -> float:
+    """Return the processor seconds that this process and its children that run have used."""
+    here = psutil.Process()
+    return sum(sum(each.cpu_times()[:2]) for each in (here, *here.children(recursive=True)))
+
+
 def versions_of(packages: Sequence[str]) -> dict[str, str]:
     """Return the versions of Python and of those of these packages that are installed."""
     found = {"python": python_version()}

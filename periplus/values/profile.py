@@ -75,6 +75,10 @@ class HostFigures:
     """Seconds of a training step in which the trainer does not train: digests, audit, snapshot of the weights."""
     publish_s: Amount = 0.0
     """Seconds to encode the change of a version at the trainer."""
+    delta_bytes_per_param: Amount = 0.0
+    """Bytes of that change over the model's parameters. It depends on the learning rate."""
+    engine_cores: Amount = 0.0
+    """Cores that the engine's processes keep busy while it generates, on average."""
     load_s: Amount = 0.0
     """Seconds to decode the change of a version at a worker, write it into the engine and prove it."""
     held_s: Amount = 0.0

@@ -34,6 +34,12 @@ STRENGTH = 0.004
 WITH_STREAM = 1.4
 """Seconds of a sample in its worker beside the model, over those without its stream to the gateway, which is no part of
 a profile. Measured: 0.97 ms over 0.64 (bench/results/2026-11-27-end-to-end.md)."""
+INTAKE = 0.4
+"""Seconds of a sample in its trainer beside the learner, over those in its worker beside the model, without its stream.
+Measured there: 0.3 ms."""
+WITH_THREADS = 2.5
+"""Seconds by which a step of the trainer's process is longer than the learner's, over those that are measured beside
+the learner: threads that publish and keep versions take turns with it in Python. Measured there: 2 to 3."""
 WITH_PROOF = 2.5
 """Seconds from a training step until a worker beside the trainer holds the new version, over those to encode, decode
 and load it: it is also hashed, signed, put on record, compared and kept. Measured there: 2.6 to 4.1."""
@@ -85,8 +91,15 @@ def calibrated(gpu: GpuType, arch: Architecture, profile: Profile, *, lora_rank:
         generation.efficiency,
         sample_overhead_s=WITH_STREAM * host.sample_s,
         version_overhead_s=host.held_s or WITH_PROOF * (host.publish_s + host.load_s),
+        busy_cores=host.engine_cores or 1.0,
     )
-    steps = replace(trained.efficiency, step_overhead_s=host.step_s)
+    steps = replace(
+        trained.efficiency,
+        # Runs were measured with all threads.
+        step_overhead_s=host.step_s * (1.0 if host.held_s else WITH_THREADS),
+        sample_overhead_s=INTAKE * host.sample_s,
+        busy_cores=1.0,
+    )
     peak = max(generation.matmul_flop_per_s, trained.matmul_flop_per_s)
     rate = max(generation.memory_bytes_per_s, trained.memory_bytes_per_s)
     own, steps = _rescaled(own, generation, peak, rate), _rescaled(steps, trained, peak, rate)

@@ -61,10 +61,8 @@ def _emulated(fleet: Fleet, region: Region) -> list[GpuType]:
 
 def _with_overheads(gpu: GpuType, core: GpuType) -> GpuType:
     own, steps = core.efficiency, core.for_training.efficiency
-    fit = replace(
-        gpu.efficiency,
-        sample_overhead_s=own.sample_overhead_s,
-        step_overhead_s=steps.step_overhead_s,
-        version_overhead_s=own.version_overhead_s,
+    fit = replace(gpu.efficiency, sample_overhead_s=own.sample_overhead_s, version_overhead_s=own.version_overhead_s)
+    trains = replace(gpu.efficiency, sample_overhead_s=steps.sample_overhead_s, step_overhead_s=steps.step_overhead_s)
+    return replace(
+        gpu, efficiency=fit, training=trains, source=f"emulated; beside the model's work: {core.source}"[:500]
     )
-    return replace(gpu, efficiency=fit, source=f"emulated; beside the model's work: {core.source}"[:500])

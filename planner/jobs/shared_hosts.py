@@ -13,20 +13,19 @@ from dataclasses import replace
 from planner.answer.outcome import Incumbent
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.jobs.hosts import core_of, share_of
-from planner.plan import Assignment, Plan, TaskKind
+from planner.plan import Plan, TaskKind
 from planner.problem.fleet import Fleet, Region
 from planner.problem.workload import Task
 
 BUSY_SHARE = 0.94
 """Share of the time for which all cores are busy where they bind. Measured: 0.92 to 0.96 on two cores
 (bench/results/2026-11-27-end-to-end.md)."""
-OTHERS_PER_SAMPLE = 0.7
-"""Core seconds that gateways and the trainer spend on a sample, over those of its worker beside the model. Measured
-there, for the demo."""
-OTHERS_PER_STEP, OTHERS_PER_VERSION = 2.5, 1.2
-"""Core seconds of the trainer's other threads and of its gateway for each step, as multiples of what was measured of a
-step beside the learner, and of the seconds until a version is held. Measured there, for the demo and 4.7 M parameters.
-"""
+OTHERS_PER_SAMPLE = 0.2
+"""Core seconds that gateways spend on a sample, over those of its worker beside the model. Measured there for the demo:
+0.25 ms over 0.97."""
+OTHERS_PER_VERSION = 1.2
+"""Core seconds of the trainer's other threads and of gateways for a version, over the seconds until it is held.
+Measured there, for the demo and 4.7 M parameters."""
 
 
 def slowdowns(fleet: Fleet, cost_tables: CostTables, found: Incumbent, plan: Plan) -> Mapping[str, float]:
@@ -44,10 +43,11 @@ def slowdowns(fleet: Fleet, cost_tables: CostTables, found: Incumbent, plan: Pla
         region = regions[each.region]
         host, fit = host_of(region), core_of(fleet, region).efficiency
         if each.task is TaskKind.ROLLOUT and each.region in rates:
-            busy_s[host] += (each.share or 0.0) * workload.samples_per_step / rates[each.region]
+            busy_s[host] += fit.busy_cores * (each.share or 0.0) * workload.samples_per_step / rates[each.region]
             workers[host] += each.num_workers
         elif each.task is TaskKind.TRAINER and not each.device:
-            busy_s[host] += _trainer_core_s(fleet, region, found, each)
+            trained_s = sum(seconds for task, seconds in found.evaluation.task_s if task is not Task.GENERATION)
+            busy_s[host] += trained_s * each.data
             busy_s[host] += OTHERS_PER_SAMPLE * fit.sample_overhead_s * workload.samples_per_step
             busy_s[host] += OTHERS_PER_VERSION * fit.version_overhead_s
     if not workload.eta:
@@ -90,10 +90,3 @@ def _rates(cost_tables: CostTables, found: Incumbent) -> Mapping[str, float]:
         if isinstance(cost, UnitCost) and at.gpu.is_cpu:
             rates[at.region.name] = cost.rates[Task.GENERATION] / share_of(at.region, at.gpus_per_machine)
     return rates
-
-
-def _trainer_core_s(fleet: Fleet, region: Region, found: Incumbent, trainer: Assignment) -> float:
-    """Return the core seconds of a step that the trainer's processes and their other threads need."""
-    steps = core_of(fleet, region).for_training.efficiency.step_overhead_s
-    trained_s = sum(seconds for task, seconds in found.evaluation.task_s if task is not Task.GENERATION)
-    return trained_s * trainer.data + OTHERS_PER_STEP * steps

@@ -47,11 +47,14 @@ class Efficiency:
     more if all devices share one bus. It is below 0 behind a switch or in a mesh, where a ring of more devices uses
     more links at the same time."""
     sample_overhead_s: LatencyS = 0.0
-    """Seconds that each sample takes a rollout worker beside the model's passes: its lease, reward and frame."""
+    """Seconds that each sample takes beside the model's passes: a rollout worker for lease, reward and frame, a trainer
+    for its intake."""
     step_overhead_s: LatencyS = 0.0
     """Seconds of a training step beside the passes and the optimizer: digests, audit, snapshot of the weights."""
     version_overhead_s: LatencyS = 0.0
     """Seconds to encode a version at the trainer, and to decode and prove it at a worker."""
+    busy_cores: Annotated[float, Field(ge=0, le=10_000)] = 1.0
+    """Cores of its host that a process keeps busy while it computes, for processes on cores."""
 
     def with_fixed_times(self, by: float) -> "Efficiency":
         """Return the efficiency with all fixed seconds `by` times as long."""

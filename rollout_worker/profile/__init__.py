@@ -8,6 +8,7 @@ that `periplus.process.measuring` describes, with these keys:
     engine_start_s        seconds from the start of this process until the engine takes requests
     versions              versions of the software by name
     generation            one row, as `GenerationRow`
+    engine_cores          cores that the processes of the engine kept busy during these rows, on average
     load_s                seconds to decode a change of 2 % of the elements, write it into the engine and hash that
     sample_s              processor seconds of this process for a sample, beside the engine
     engine_memory_bytes   most memory of the device, or of the host without one

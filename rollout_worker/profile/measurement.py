@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig
 
+from periplus import clock
 from periplus.config.loading import tree_of
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
-from periplus.process.measuring import ProfileRequest, Say, host_peak_bytes, process_age_s, versions_of
+from periplus.process.measuring import ProfileRequest, Say, host_peak_bytes, process_age_s, tree_cpu_s, versions_of
 from rollout_worker.engines.bundle import build_engine, context_tokens
 from rollout_worker.profile.engine_bench import EngineBench, generation_shapes
 from rollout_worker.profile.sample_cost import sample_cpu_s
@@ -53,8 +54,11 @@ async def _measure(request: ProfileRequest, folder: Path, say: Say) -> None:
         await bench.start()
         rest = shapes[request.num_skipped :]
         fitting = [shape for shape in rest if shape.prompt_tokens <= context_tokens(job)]
+        used_s, began_s = tree_cpu_s(), clock.monotonic_s()
         for shape in fitting:
             say("generation", tree_of(await bench.row(shape)))
+        if fitting:
+            say("engine_cores", (tree_cpu_s() - used_s) / (clock.monotonic_s() - began_s))
         say("load_s", await bench.load_s())
         if not bench.completions:
             await bench.generate(shapes[0])

@@ -10,6 +10,7 @@ tokens. It prints the lines that `periplus.process.measuring` describes, with th
     training                one row, as `TrainingRow`
     step_s                  seconds of a step beside the learner: digests of the samples, snapshot of the weights, probe
     publish_s               seconds to encode the change of a version after a step
+    delta_bytes_per_param   bytes of that change over the parameters of the model
     trainer_memory_bytes    most memory of the device, or of the host without one
     all_reduce_s            seconds of an all-reduce of a few bytes between two processes
     all_reduce_bytes_per_s  rate of an all-reduce of the model's gradients, of at most ALL_REDUCE_BYTES
@@ -173,8 +174,8 @@ class TrainerBench:
             spread=spread_of(seconds),
         )
 
-    def beside(self, whole: TrainingShape, trained: TrainingShape) -> tuple[float, float]:
-        """Return the seconds of a step beside the learner, and those to encode its version.
+    def beside(self, whole: TrainingShape, trained: TrainingShape) -> tuple[float, float, float]:
+        """Return the seconds of a step beside the learner, those to encode its version, and its bytes a parameter.
 
         Digests are of the samples of `whole`. The steps between versions are of `trained`, which is smaller.
         """
@@ -185,7 +186,7 @@ class TrainerBench:
         weights = self._rank.weights
         base = weights.first()
         weights.probe(prompts_RP)
-        steps_s, publish_s, trained_s = list[float](), list[float](), list[float]()
+        steps_s, publish_s, trained_s, deltas = list[float](), list[float](), list[float](), list[float]()
         while not is_enough(trained_s):
             trained_s.append(self._step(few))
             began_s = clock.monotonic_s()
@@ -195,11 +196,13 @@ class TrainerBench:
             steps_s.append(clock.monotonic_s() - began_s)
             began_s = clock.monotonic_s()
             taken = complete(base)
-            for _ in Encoder(base, taken.state, num_threads=self._num_threads, changes=taken.changes).parts():
+            encoder = Encoder(base, taken.state, num_threads=self._num_threads, changes=taken.changes)
+            for _ in encoder.parts():
                 pass
+            deltas.append(encoder.stats.payload_bytes / max(1, encoder.stats.num_elements))
             publish_s.append(clock.monotonic_s() - began_s)
             base = taken.state
-        return statistics.median(steps_s), statistics.median(publish_s)
+        return statistics.median(steps_s), statistics.median(publish_s), statistics.median(deltas)
 
     def _step(self, trajectories: Sequence[Trajectory]) -> float:
         samples = [sample_of(each, each.reward) for each in trajectories]
@@ -230,9 +233,12 @@ def measure(request: ProfileRequest, say: Say) -> None:
         say("versions", versions_of(PACKAGES))
         for shape in shapes[request.num_skipped :]:
             say("training", tree_of(bench.row(shape)))
-        step_s, publish_s = bench.beside(shapes[0], min(shapes, key=lambda shape: shape.num_groups))
+        step_s, publish_s, delta_bytes_per_param = bench.beside(
+            shapes[0], min(shapes, key=lambda shape: shape.num_groups)
+        )
         say("step_s", step_s)
         say("publish_s", publish_s)
+        say("delta_bytes_per_param", delta_bytes_per_param)
         say("trainer_memory_bytes", _memory_bytes(model.device))
     if can_all_reduce():
         _all_reduce(min(gradient_bytes, ALL_REDUCE_BYTES), say)

@@ -131,13 +131,14 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
     # Devices over which the optimizer state of one shard of the model is divided.
     held = np.where(cuts.sharding == UNSHARDED, 1, cuts.data)
     gpu, updates = at.training_gpu, workload.epochs_per_step * workload.minibatches_per_step
+    beside_s = gpu.efficiency.step_overhead_s + gpu.efficiency.sample_overhead_s * workload.samples_per_step
     updated = layer.update_s(gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
     return PoolTrainingTerms(
         stage_s=stage_s,
         samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
         payload_bytes=np.where(cuts.sharding == FULL, 0.0, HALF_PRECISION_BYTES * trained),
-        update_s=updated * trained / held + gpu.efficiency.step_overhead_s / updates,
+        update_s=updated * trained / held + beside_s / updates,
         data=cuts.data.astype(float),
         flows=(cuts.tensor * cuts.pipeline).astype(float),
         ring_bytes_per_s=rate,

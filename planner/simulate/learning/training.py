@@ -78,7 +78,8 @@ class PoolPipelines:
         updated_s = layer.update_s(gpu, params=params, bytes_per_param=workload.train_state_bytes_per_param)
         # Each update has its share of what a step takes beside passes and updates.
         updates = workload.epochs_per_step * workload.minibatches_per_step
-        return updated_s + gpu.efficiency.step_overhead_s / updates
+        fit = gpu.efficiency
+        return updated_s + (fit.step_overhead_s + fit.sample_overhead_s * workload.samples_per_step) / updates
 
     def ring(self) -> tuple[float, float]:
         """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from periplus.values.profile import GenerationRow, HostFigures, Profile, TrainingRow
-from planner.calibration.efficiencies import WITH_PROOF, WITH_STREAM, calibrated, generation_s, training_s
+from planner.calibration.efficiencies import (
+    INTAKE,
+    WITH_PROOF,
+    WITH_STREAM,
+    WITH_THREADS,
+    calibrated,
+    generation_s,
+    training_s,
+)
 from planner.devices.catalogue import architecture, gpu_types
 from planner.problem.hardware import GpuType
 
@@ -95,7 +103,8 @@ def test_what_a_process_does_beside_the_model_and_between_two_is_taken_as_it_was
         3.0 * WITH_PROOF,
     )
     trains = gpu.for_training
-    assert trains.efficiency.step_overhead_s == 0.5
+    assert trains.efficiency.step_overhead_s == 0.5 * WITH_THREADS
+    assert trains.efficiency.sample_overhead_s == 0.25 * INTAKE
     assert trains.link_bytes_per_s * trains.efficiency.link_fraction == 3e8
     assert 2 * trains.efficiency.collective_latency_s == 0.004
 

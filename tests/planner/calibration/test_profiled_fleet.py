@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from periplus.values.machine import Device, DeviceFamily
 from periplus.values.profile import GenerationRow, HostFigures, Profile
-from planner.calibration.efficiencies import WITH_PROOF, WITH_STREAM
+from planner.calibration.efficiencies import INTAKE, WITH_PROOF, WITH_STREAM, WITH_THREADS
 from planner.calibration.profiled_fleet import profiled, without_overheads
 from planner.devices.catalogue import architecture, gpu_types, type_of
 from planner.jobs.hosts import core_of
@@ -68,10 +68,7 @@ def test_a_card_that_is_not_known_changes_nothing() -> None:
 
 def test_an_emulated_device_keeps_its_pace_and_gets_what_its_host_does_beside_the_model() -> None:
     found = profiled(fleet(), QWEN, {"c": PROFILE}).gpu_types[SLOW_L4.name]
-    fit = found.efficiency
-    assert (fit.sample_overhead_s, fit.step_overhead_s, fit.version_overhead_s) == (
-        0.1 * WITH_STREAM,
-        0.2,
-        0.3 * WITH_PROOF,
-    )
-    assert replace(without_overheads(found), source="") == SLOW_L4
+    fit, trains = found.efficiency, found.for_training.efficiency
+    assert (fit.sample_overhead_s, fit.version_overhead_s) == (0.1 * WITH_STREAM, 0.3 * WITH_PROOF)
+    assert (trains.sample_overhead_s, trains.step_overhead_s) == (0.1 * INTAKE, 0.2 * WITH_THREADS)
+    assert replace(without_overheads(found), source="", training=None) == SLOW_L4

@@ -84,6 +84,7 @@ def test_each_figure_is_there_once_and_positive(results: Results) -> None:
         "engine_start_s",
         "versions",
         "load_s",
+        "engine_cores",
         "sample_s",
         "engine_memory_bytes",
     }

@@ -87,6 +87,7 @@ def test_each_figure_is_there_once_and_positive(results: Results) -> None:
         "versions",
         "step_s",
         "publish_s",
+        "delta_bytes_per_param",
         "trainer_memory_bytes",
     }
     assert figures.pop("versions").keys() >= {"python", "torch", "transformers"}
