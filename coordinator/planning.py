@@ -50,7 +50,7 @@ def profiles_of(state: State, regions: Iterable[str], request: JobRequest) -> Ma
     if not any(there.values()):
         return {}
     job = JobFile.from_json(request.job_json)
-    rank = job.model.lora.rank if job.model.lora else 0
+    rank = job.model.lora_rank
     key = (model_key(job.model.path, request.model_config, rank), job.engine.name)
     return {
         name: profile
@@ -67,7 +67,7 @@ def _asked(state: State, fleet: Fleet, free: Mapping[str, DeviceCount], request:
     if arch is None:
         return ask(fleet, free, request)
     job = JobFile.from_json(request.job_json)
-    rank = job.model.lora.rank if job.model.lora else 0
+    rank = job.model.lora_rank
     deltas = [each.host.delta_bytes_per_param for each in profiles.values() if each.host.delta_bytes_per_param]
     measured = profiled(fleet, arch, profiles, lora_rank=rank)
     return ask(measured, free, request, delta_bytes_per_param=max(deltas, default=None))

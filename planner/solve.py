@@ -163,7 +163,9 @@ def plan_job(
         return outcome
     # Regions on one machine share its cores: how much longer all takes for that is known once there is a plan.
     if longer := slowdowns(fleet, answer.cost_tables, answer.best, plan):
-        outcome, _ = best(slowed(fleet, longer, training=workload.eta > 0))
+        again, found = best(slowed(fleet, longer, training=workload.eta > 0))
+        # A plan whose figures are too good is better than none, if the time is up.
+        outcome = outcome if found is None else again
     return outcome
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from periplus import clock
 from periplus.config import loading
-from periplus.errors import PeriplusError
+from periplus.errors import ConfigError, PeriplusError, TimedOut
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import write_atomically
 from periplus.process.telemetry import event
@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 KEPT = 16
 """Number of profiles that are kept, the newest. Chosen by hand: each has kilobytes, and travels with the inventory."""
+SILENT_S = 900.0
+"""Seconds without a result after which a measuring process is ended. Chosen by hand: an engine of a large model takes
+minutes to start."""
 NICENESS = 10
 """By how much the processes that measure give way to others. Chosen by hand."""
 ENGINE, TRAINER = "rollout_worker.profile", "trainer.distributed.profile"
@@ -84,7 +87,7 @@ class Profiler:
                 await self._measure(job, model_config)
 
     async def _measure(self, job: JobFile, model_config: str) -> None:
-        key = (model_key(job.model.path, model_config, job.model.lora.rank if job.model.lora else 0), job.engine.name)
+        key = (model_key(job.model.path, model_config, job.model.lora_rank), job.engine.name)
         known = self._profiles.get(key)
         if known is None or known.is_complete or known.machine != self._machine.name:
             known = self._empty(*key)
@@ -128,13 +131,19 @@ class Profiler:
         assert running.stdout is not None
         problem = ""
         try:
-            async for line in running.stdout:
-                name, value = next(iter(json.loads(line).items()))
-                if name == "problem":
-                    problem = str(value)
-                else:
-                    self._put(_with(self._profiles[key], name, value, num_other))
-            code = await running.wait()
+            async with asyncio.timeout(None) as limit:
+                while True:
+                    limit.reschedule(asyncio.get_running_loop().time() + SILENT_S)
+                    if not (line := await running.stdout.readline()):
+                        break
+                    name, value = _result(line)
+                    if name == "problem":
+                        problem = str(value)
+                    else:
+                        self._put(_with(self._profiles[key], name, value, num_other))
+                code = await running.wait()
+        except TimeoutError as error:
+            raise TimedOut(f"{command[2]} said nothing for {SILENT_S:.0f} s, and was ended") from error
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(running.pid, signal.SIGKILL)
@@ -171,16 +180,25 @@ class Profiler:
         self._changed()
 
 
+def _result(line: bytes) -> tuple[str, Any]:
+    """Return the key and the value of a line. Raises: ConfigError if it is no result."""
+    tree = loading.parse_json(line.decode(errors="replace"), "a measuring process")
+    if not isinstance(tree, dict) or len(tree) != 1:
+        raise ConfigError(f"a measuring process printed {line[:80]!r}, which is no result; is it of another version?")
+    ((name, value),) = tree.items()
+    return str(name), value
+
+
 def _with(profile: Profile, name: str, value: Any, num_other: int) -> Profile:
     """Return the profile with one result of a process; `num_other` rows are those of the process before it.
 
     Raises: ConfigError for a result that no process of this version prints, or that is out of range.
     """
     match name:
-        case "num_rows":
-            return replace(profile, num_rows=num_other + int(value))
-        case "versions":
-            return replace(profile, versions=profile.versions | dict(value))
+        case "num_rows" if isinstance(value, int):
+            return replace(profile, num_rows=num_other + value)
+        case "versions" if isinstance(value, dict):
+            return replace(profile, versions=profile.versions | value)
         case "generation":
             row = loading.validate(GenerationRow, value, "a row")
             return replace(profile, generation=(*profile.generation, row))

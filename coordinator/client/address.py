@@ -9,7 +9,10 @@ import os
 import socket
 from pathlib import Path
 
+import click
+
 from coordinator.local_fleet.records import FleetRecord, chosen_fleet, living_fleets, records_folder
+from periplus.cli.option_types import HOST_PORT
 from periplus.config.local_paths import home_folder
 from periplus.net.tokens import read_token, token_of_environment
 
@@ -18,6 +21,18 @@ DEFAULT_ADDRESS = "127.0.0.1:7070"
 
 VARIABLE = "PERIPLUS_COORDINATOR"
 """Environment variable that names the coordinator's address."""
+
+coordinator_option = click.option(
+    "--coordinator",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    envvar=VARIABLE,
+    show_envvar=True,
+    default=None,
+    show_default=f"the local fleet of `periplus up`, else {DEFAULT_ADDRESS}",
+    help="Address of the coordinator.",
+)
+"""Option of commands that ask a coordinator."""
 
 
 def coordinator_address(given: str | None) -> str:

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
-from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address, token_of
+from coordinator.client.address import coordinator_address, coordinator_option, token_of
 from coordinator.client.audit import audit_command
 from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
@@ -32,7 +32,6 @@ from coordinator.client.submission import plan_by_hand, submission
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.cli.command_groups import CommandGroup
-from periplus.cli.option_types import HOST_PORT
 from periplus.config import finite_json, yaml_text
 from periplus.errors import Conflict, NotFound, Unreachable
 from periplus.job.job_file import JobFile, job_schema
@@ -49,16 +48,6 @@ LOG_POLL_S = 0.5
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
-_coordinator_option = click.option(
-    "--coordinator",
-    metavar="HOST:PORT",
-    type=HOST_PORT,
-    envvar=VARIABLE,
-    show_envvar=True,
-    default=None,
-    show_default=f"the local fleet of `periplus up`, else {DEFAULT_ADDRESS}",
-    help="Address of the coordinator.",
-)
 
 
 @click.group(cls=CommandGroup)
@@ -89,7 +78,7 @@ job.add_command(samples_command)
 @click.option("--max-usd-per-hour", type=float, metavar="N", help="Most dollars an hour: plan.max_usd_per_hour.")
 @click.option("--allow-code", is_flag=True, help="Agree to send the job's own code (reward.code) without being asked.")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
-@_coordinator_option
+@coordinator_option
 def submit(
     file: Path | None,
     overrides: tuple[str, ...],
@@ -173,7 +162,7 @@ def submit(
 
 @job.command("list")
 @output_option()
-@_coordinator_option
+@coordinator_option
 def list_jobs(output: str, coordinator: str | None) -> None:
     """List all jobs, the newest last."""
     jobs = _ask(coordinator, lambda remote: remote.jobs())
@@ -183,7 +172,7 @@ def list_jobs(output: str, coordinator: str | None) -> None:
 @job.command("show")
 @click.argument("job_id", metavar="JOB")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
-@_coordinator_option
+@coordinator_option
 def show_job(job_id: str, output: str, coordinator: str | None) -> None:
     """Show one job: its state, reason and processes, and with -o json or yaml also its job file and plan.
 
@@ -203,7 +192,7 @@ def show_job(job_id: str, output: str, coordinator: str | None) -> None:
 @job.command("watch")
 @click.argument("job_id", metavar="JOB")
 @output_option(Output.TABLE, Output.JSON)
-@_coordinator_option
+@coordinator_option
 def watch_job(job_id: str, output: str, coordinator: str | None) -> None:
     """Show a job until it has ended: live on a terminal, as lines elsewhere, or as one JSON object for each event."""
 
@@ -224,7 +213,7 @@ def watch_job(job_id: str, output: str, coordinator: str | None) -> None:
 @job.command()
 @click.argument("job_id", metavar="JOB")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
-@_coordinator_option
+@coordinator_option
 def cancel(job_id: str, output: str, coordinator: str | None) -> None:
     """Cancel a job. Its trainer writes a checkpoint and ends; then its rollout workers end."""
     cancelled = _ask(coordinator, lambda remote: remote.cancel(job_id))
@@ -238,7 +227,7 @@ def cancel(job_id: str, output: str, coordinator: str | None) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Print new lines until the job has ended.")
 @click.option("--all-forks", is_flag=True, help="Also print what was logged before the job was resumed.")
 @click.option("--runs-dir", type=_DIRECTORY, help="Directory of the runs on this machine  [default: the job's]")
-@_coordinator_option
+@coordinator_option
 def logs(job_id: str, task: str, follow: bool, all_forks: bool, runs_dir: Path | None, coordinator: str | None) -> None:
     """Print the logs of a job's processes that ran on this machine."""
 
@@ -275,7 +264,7 @@ def region() -> None:
 
 @region.command("list")
 @output_option()
-@_coordinator_option
+@coordinator_option
 def list_regions(output: str, coordinator: str | None) -> None:
     """List all regions."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
@@ -285,7 +274,7 @@ def list_regions(output: str, coordinator: str | None) -> None:
 @region.command("show")
 @click.argument("name", metavar="REGION")
 @output_option(Output.TABLE, Output.JSON, Output.YAML, Output.NAME)
-@_coordinator_option
+@coordinator_option
 def show_region(name: str, output: str, coordinator: str | None) -> None:
     """Show one region and the tasks that run there. REGION may be the beginning of a name."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
@@ -305,7 +294,7 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
 
 
 @region.command("export")
-@_coordinator_option
+@coordinator_option
 def export_regions(coordinator: str | None) -> None:
     """Print the regions' accelerators and the measured links as a fleet file, for `periplus plan --fleet`.
 
@@ -323,7 +312,7 @@ def export_regions(coordinator: str | None) -> None:
 def _region_order(name: str, words: str) -> None:
     @region.command(name, help=words)
     @click.argument("region_name", metavar="REGION")
-    @_coordinator_option
+    @coordinator_option
     def command(region_name: str, coordinator: str | None) -> None:
         _ask(coordinator, lambda remote: remote.order_region(region_name, name))
         _say(f"{region_name}: {name} done; `periplus region list` shows it")
@@ -337,7 +326,7 @@ _region_order("remove", "Forget REGION, whose agent has stopped and where no job
 
 @click.command()
 @output_option()
-@_coordinator_option
+@coordinator_option
 def links(output: str, coordinator: str | None) -> None:
     """List the links between regions, with their measurements and the bytes that they carried."""
     fleet = _ask(coordinator, lambda remote: remote.fleet())
@@ -349,7 +338,7 @@ def links(output: str, coordinator: str | None) -> None:
 @click.option("--job", "job_id", default="", metavar="JOB", help="Of this job alone, by its whole id.")
 @click.option("--region", "name", default="", metavar="REGION", help="Of this region alone.")
 @output_option(Output.TABLE, Output.JSON)
-@_coordinator_option
+@coordinator_option
 def events(follow: bool, job_id: str, name: str, output: str, coordinator: str | None) -> None:
     """List what happened in the fleet, the oldest first: jobs, regions, links, restarts, and who asked for what.
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import click
 
-from coordinator.client.address import DEFAULT_ADDRESS, VARIABLE, coordinator_address, local_fleet, token_of
+from coordinator.client.address import coordinator_address, coordinator_option, local_fleet, token_of
 from coordinator.client.connection import Coordinator, connect
 from coordinator.client.library.starting import up
 from coordinator.client.listing import PROFILES, profile_summary
 from coordinator.client.submission import submission
 from periplus import clock
-from periplus.cli.option_types import HOST_PORT
 from periplus.config.loading import tree_of
 from periplus.errors import NotFound, PeriplusError, TimedOut
 from periplus.job.job_file import JobFile, job_of, load_job
@@ -44,23 +43,14 @@ minutes to start."""
 @click.option("--fleet", is_flag=True, help="Measure all regions of the coordinator.")
 @click.option("--region", "names", multiple=True, metavar="REGION", help="Measure this region. It may be repeated.")
 @output_option(Output.TABLE, Output.JSON, Output.YAML)
-@click.option(
-    "--coordinator",
-    metavar="HOST:PORT",
-    type=HOST_PORT,
-    envvar=VARIABLE,
-    show_envvar=True,
-    default=None,
-    show_default=f"the local fleet of `periplus up`, else {DEFAULT_ADDRESS}",
-    help="Address of the coordinator.",
-)
+@coordinator_option
 def profile_command(
     file: Path, overrides: tuple[str, ...], fleet: bool, names: tuple[str, ...], output: str, coordinator: str | None
 ) -> None:
     """Measure what the work of the model of the job in FILE takes on machines, for the plans of its jobs.
 
-    Without --fleet and --region, this machine is measured, by a fleet of one region that runs for that alone. Those of
-    a coordinator keep what they have measured; `periplus region show` shows it.
+    Without --fleet and --region, all regions of the fleet on this machine are measured. If there is none, a fleet of
+    one region runs for that alone. Regions keep what they have measured; `periplus region show` shows it.
     """
     job = load_job(file, overrides)
 
@@ -133,7 +123,7 @@ async def _profiled(
 async def _profile_of(
     remote: Coordinator, request: control_pb2.SubmitJobRequest, job: JobFile, name: str
 ) -> Profile | None:
-    key = (model_key(job.model.path, request.model_config, _lora_rank(job)), job.engine.name)
+    key = (model_key(job.model.path, request.model_config, job.model.lora_rank), job.engine.name)
     (region,) = (each for each in (await remote.fleet()).regions if each.name == name)
     profiles = inventory_from_pb(region.inventory).profiles
     return next((each for each in profiles if (each.model, each.engine) == key), None)
@@ -150,16 +140,12 @@ def _measured_job(job: JobFile) -> JobFile:
     return job_of(tree, (), "the job")
 
 
-def _lora_rank(job: JobFile) -> int:
-    return job.model.lora.rank if job.model.lora else 0
-
-
 def profile_tree(region: str, profile: Profile, job: JobFile) -> dict[str, Any]:
     """Return a region's profile, with the device type that fits it, and the cost model's error before and after."""
     path, request = job.model.path, submission(job, "profile")
     arch = sent_architecture(request.model_config, path) if request.model_config else visible_architecture(path)
     gpu = gpu_types()[gpu_name(profile.device) if profile.device else CPU]
-    fit = None if arch is None else calibrated(gpu, arch, profile, lora_rank=_lora_rank(job))
+    fit = None if arch is None else calibrated(gpu, arch, profile, lora_rank=job.model.lora_rank)
     return {
         "region": region,
         **profile_summary(profile),

@@ -138,6 +138,11 @@ class ModelSection(Config):
     lora: LoraSection | None = None
     """Train low-rank adapters instead of all weights; null trains all weights."""
 
+    @property
+    def lora_rank(self) -> int:
+        """The rank of the adapters; 0 without any."""
+        return self.lora.rank if self.lora else 0
+
 
 def model_disagreements(model: ModelSection) -> list[str]:
     """Return what is wrong with the section, beside what each key's own bounds say; empty if nothing is."""

@@ -5,7 +5,8 @@ uses a value checks its range. A message with a missing field or an unknown enum
 UnknownCodec, and never another exception. Conversions to protobuf do not raise.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from periplus.codec.frame import Frame, codec_id
@@ -107,15 +108,15 @@ def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
         ),
         allows_own_code=message.allows_own_code,
         replica_store=message.replica_store,
-        profiles=tuple(map(_profile_from_pb, message.profiles)),
+        profiles=tuple(_profiles_from_pb(message.profiles)),
     )
 
 
-def _profile_from_pb(text: str) -> Profile:
-    try:
-        return Profile.from_json(text)
-    except ConfigError as error:
-        raise CorruptFrame(str(error)) from error
+def _profiles_from_pb(texts: Iterable[str]) -> Iterator[Profile]:
+    """Yield the profiles that this version can read: a region without one is better than no region."""
+    for text in texts:
+        with contextlib.suppress(ConfigError):
+            yield Profile.from_json(text)
 
 
 def pace_to_pb(pace: Pace | None) -> control_pb2.Pace | None:

@@ -33,7 +33,7 @@ STRENGTH = 0.004
 """Weight of the priors relative to the mean error of the rows. Chosen by hand."""
 WITH_STREAM = 1.4
 """Seconds of a sample in its worker beside the model, over those without its stream to the gateway, which is no part of
-a profile. Measured: 0.97 ms over 0.64 (bench/results/2026-11-27-end-to-end.md)."""
+a profile. Measured, without the loading of versions: 0.92 ms over 0.64 (bench/results/2026-11-27-end-to-end.md)."""
 INTAKE = 0.4
 """Seconds of a sample in its trainer beside the learner, over those in its worker beside the model, without its stream.
 Measured there: 0.3 ms."""
@@ -42,7 +42,8 @@ WITH_THREADS = 2.5
 the learner: threads that publish and keep versions take turns with it in Python. Measured there: 2 to 3."""
 WITH_PROOF = 2.5
 """Seconds from a training step until a worker beside the trainer holds the new version, over those to encode, decode
-and load it: it is also hashed, signed, put on record, compared and kept. Measured there: 2.6 to 4.1."""
+and load it: it is also hashed, signed, put on record, compared and kept. Measured there: 2.6 to 4.1, the more the
+busier cores are."""
 ITERATIONS = 30
 """Most Gauss-Newton steps of a fit. Chosen by hand."""
 

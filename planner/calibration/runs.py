@@ -36,7 +36,7 @@ def calibrated_types(paths: Sequence[Path]) -> tuple[Calibration, ...]:
     arch = visible_architecture(job.model.path)
     if arch is None:
         raise ConfigError(f"the model {job.model.path} is not on this machine, so that its shape is not known")
-    rank = job.model.lora.rank if job.model.lora else 0
+    rank = job.model.lora_rank
     return tuple(
         calibrated(gpu_types()[gpu_name(device)], arch, profile, lora_rank=rank)
         for device, profile in sorted(profiles.items())
@@ -62,7 +62,7 @@ def profiles_of_runs(paths: Sequence[Path]) -> tuple[JobFile, Mapping[str, Profi
 
 
 def _key(job: JobFile) -> tuple[str, str]:
-    return model_key(job.model.path, "", job.model.lora.rank if job.model.lora else 0), job.engine.name
+    return model_key(job.model.path, "", job.model.lora_rank), job.engine.name
 
 
 def _profiles_of(path: Path, job: JobFile) -> Iterator[tuple[str, Profile]]:

@@ -52,7 +52,7 @@ def workload_of_job(
         epochs_per_step=job.train.epochs,
         minibatches_per_step=job.train.minibatches,
         weights=weights,
-        lora_rank=job.model.lora.rank if job.model.lora else 0,
+        lora_rank=job.model.lora_rank,
     )
 
 

@@ -97,3 +97,22 @@ def test_a_file_that_is_no_profile_is_left_out(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "x.json").write_text("{}")
     assert profiler(tmp_path, "", monkeypatch)[0].profiles == ()
+
+
+@pytest.mark.parametrize(
+    "line", ["Fetching 3 files", "[1, 2]", '{"num_rows": "many"}', '{"a": 1, "b": 2}', '{"new": 1}']
+)
+def test_a_line_that_is_no_result_ends_the_measurement_and_not_the_agent(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = asyncio.run(measured(profiler(tmp_path, interpreter(tmp_path, *ROWS, line), monkeypatch)[0], tmp_path))
+    assert found.problem
+    assert len(found.generation) == 1
+
+
+def test_a_process_that_says_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("region_agent.profiling.SILENT_S", 0.2)
+    found = asyncio.run(
+        measured(profiler(tmp_path, interpreter(tmp_path, *ROWS, then="sleep 60"), monkeypatch)[0], tmp_path)
+    )
+    assert found.problem == "rollout_worker.profile said nothing for 0 s, and was ended"

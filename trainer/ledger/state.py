@@ -96,6 +96,35 @@ class SampleGroup:
 
 
 @dataclass(slots=True)
+class MeasuredSpeed:
+    """How many tokens of accepted samples a worker makes in a second in which it holds a lease that may start.
+
+    It covers the last few steps, so that a change is followed within them. None before the first step with a result.
+    """
+
+    tokens_per_s: float | None = None
+    tokens: float = 0.0
+    busy_s: float = 0.0
+    busy_since_s: float | None = None
+
+    KEPT = 0.7  # what a step leaves of earlier ones, chosen by hand: a change counts for 0.9 after seven steps
+
+    def note(self, now_s: float, *, is_busy: bool) -> None:
+        """Take note of whether the worker has work now."""
+        if self.busy_since_s is not None:
+            self.busy_s += now_s - self.busy_since_s
+        self.busy_since_s = now_s if is_busy else None
+
+    def end_step(self, now_s: float) -> None:
+        """Compute the speed anew at the end of a step."""
+        self.note(now_s, is_busy=self.busy_since_s is not None)
+        if self.tokens > 0.0 and self.busy_s > 0.0:
+            self.tokens_per_s = self.tokens / self.busy_s
+        self.tokens *= self.KEPT
+        self.busy_s *= self.KEPT
+
+
+@dataclass(slots=True)
 class LeasingWorker:
     """A rollout worker as the ledger knows it: its room, its leases, its weights and how far it is trusted.
 
@@ -137,7 +166,7 @@ class LeasingWorker:
     is_silent: bool = False
     expected_tokens: float = 0.0
     early_tokens: float = 0.0
-    speed: "MeasuredSpeed" = field(default_factory=lambda: MeasuredSpeed())
+    speed: MeasuredSpeed = field(default_factory=MeasuredSpeed)
 
     @property
     def is_idle(self) -> bool:
@@ -163,35 +192,6 @@ class LeasingWorker:
     def free_early(self) -> int:
         """Number of further leases of the next version that it may get."""
         return self.may_hold - len(self.leases) + len(self.background)
-
-
-@dataclass(slots=True)
-class MeasuredSpeed:
-    """How many tokens of accepted samples a worker makes in a second in which it holds a lease that may start.
-
-    It covers the last few steps, so that a change is followed within them. None before the first step with a result.
-    """
-
-    tokens_per_s: float | None = None
-    tokens: float = 0.0
-    busy_s: float = 0.0
-    busy_since_s: float | None = None
-
-    KEPT = 0.7  # what a step leaves of earlier ones, chosen by hand: a change counts for 0.9 after seven steps
-
-    def note(self, now_s: float, *, is_busy: bool) -> None:
-        """Take note of whether the worker has work now."""
-        if self.busy_since_s is not None:
-            self.busy_s += now_s - self.busy_since_s
-        self.busy_since_s = now_s if is_busy else None
-
-    def end_step(self, now_s: float) -> None:
-        """Compute the speed anew at the end of a step."""
-        self.note(now_s, is_busy=self.busy_since_s is not None)
-        if self.tokens > 0.0 and self.busy_s > 0.0:
-            self.tokens_per_s = self.tokens / self.busy_s
-        self.tokens *= self.KEPT
-        self.busy_s *= self.KEPT
 
 
 @dataclass(slots=True)

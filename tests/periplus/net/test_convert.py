@@ -10,6 +10,8 @@ from periplus.errors import CorruptFrame, UnknownCodec
 from periplus.net.convert import (
     certificate_from_pb,
     certificate_to_pb,
+    inventory_from_pb,
+    inventory_to_pb,
     keyed_frame_from_pb,
     keyed_frame_to_pb,
     keys_from_pb,
@@ -34,7 +36,9 @@ from periplus.publication import (
     PublicationKind,
     PublicationRecord,
 )
+from periplus.values.machine import Inventory, Machine
 from periplus.values.policy import Policy
+from periplus.values.profile import Profile
 from periplus.values.record import Record, RecordKind
 from periplus.values.transport_keys import FrameKey
 from tests.support.gateway.messages import committed_to_pb
@@ -214,3 +218,13 @@ def test_messages_without_meaning_are_refused() -> None:
         trajectory_frame_from_pb(gateway_pb2.TrajectoryFrame(payload=b"x"))
     with pytest.raises(CorruptFrame, match="no transport key"):
         keyed_frame_from_pb(gateway_pb2.RolloutUp(frame=gateway_pb2.TrajectoryFrame(payload=b"x")))
+
+
+def test_a_profile_that_this_version_cannot_read_costs_no_region() -> None:
+    readable = Profile(model="m", engine="torch", machine="a", device="", measured_at_s=1.0, versions={})
+    offered = Inventory(machines=(Machine(name="a", num_cores=1, memory_bytes=1, devices=()),), profiles=(readable,))
+    message = inventory_to_pb(offered)
+    assert inventory_from_pb(message) == offered
+    newer = readable.to_json().replace('"model"', '"of_a_later_version":1,"model"')
+    message.profiles.extend([newer, "no JSON"])
+    assert inventory_from_pb(message) == offered

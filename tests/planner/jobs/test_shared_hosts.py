@@ -3,10 +3,12 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from planner.answer.outcome import Found
+from planner import solve
+from planner.answer.outcome import BudgetExhausted, Found
 from planner.devices.catalogue import architecture
 from planner.files.capabilities import load_capabilities
 from planner.plan import Plan
@@ -65,3 +67,26 @@ def test_workers_of_a_synchronous_job_share_the_cores_with_each_other_and_not_wi
     assert training_s == pytest.approx(trains_s)
     # Generation takes three times as long, and transfers no longer.
     assert 1.5 * (alone_s - trains_s) < step_s - training_s < 3 * (alone_s - trains_s)
+
+
+def test_a_plan_that_counts_no_sharing_is_kept_where_there_is_no_time_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, calls = solve._best_over_trainer_regions, list[object]()
+
+    def once(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return first(*arguments) if len(calls) == 1 else (BudgetExhausted(best=None, bound=None), None)
+
+    monkeypatch.setattr(solve, "_best_over_trainer_regions", once)
+    alone = [replace(host(name, num_cores=1), host="box") for name in NAMES]
+    found = plan_job(
+        mesh(alone),
+        tiny_job(regions={"min": 3}, plan={"workers_per_region": 1}, staleness=4),
+        architecture=architecture("builtin:qwen3-tiny"),
+        model_bytes=None,
+        capabilities=load_capabilities(),
+        thinking=Thinking(budget_s=20.0, now_s=time.monotonic),
+    )
+    assert len(calls) == 2
+    assert isinstance(found, Found)
