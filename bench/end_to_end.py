@@ -11,10 +11,12 @@
   deltas and with full states, over those without one (`bench/experiment_cases/wan.py`).
 - `plan_regret_max`: the step of the plan that is found over the least of seven placements that are run, for six pairs
   of an emulated fleet and a job (`bench/experiment_cases/regret.py`); the largest.
+- Without a figure: reward curves and accuracies of jobs over regions, at bounds on staleness, with workers of unlike
+  speed and with both engines (`quality`), and steps by turns on the trainer's devices (`turns`).
 - `profile_s`: seconds that the profile of the demo's model takes on one machine.
 
-`--only NAME` runs one of the ten jobs, `balance`, `wan` or `regret`. `--unprofiled` plans with the packaged figures.
-The last line is one JSON object, and everything else goes to stderr.
+`--only NAME` runs one of the ten jobs, `balance`, `wan`, `regret`, `quality` or `turns`. `--unprofiled` plans with the
+packaged figures. The last line is one JSON object, and everything else goes to stderr.
 """
 
 import argparse
@@ -25,7 +27,9 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.experiment_cases.balance import balance
+from bench.experiment_cases.by_turns import by_turns
 from bench.experiment_cases.executed_fleets import new_home, run_whole
+from bench.experiment_cases.quality import quality
 from bench.experiment_cases.rank_balance import rank_balance
 from bench.experiment_cases.regret import regret
 from bench.experiment_cases.unlike_jobs import CASES
@@ -35,6 +39,8 @@ from periplus.view.terms import STEP, terms_of
 from planner.plan import Plan
 
 BALANCE, WAN, REGRET = "balance", "wan", "regret"
+OTHERS = {"quality": quality, "turns": by_turns}
+"""Measurements without a target."""
 
 TARGETS: Mapping[str, tuple[str, float, str]] = {
     "profiled_step_error_demo": ("<=", 0.15, "fraction"),
@@ -76,10 +82,10 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
 def main() -> int:
     """Measure, print the record on one line, and return 1 if a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=[*CASES, BALANCE, WAN, REGRET], action="append")
+    parser.add_argument("--only", choices=[*CASES, BALANCE, WAN, REGRET, *OTHERS], action="append")
     parser.add_argument("--unprofiled", action="store_true")
     options = parser.parse_args()
-    names, about = options.only or [*CASES, BALANCE, WAN, REGRET], machine()
+    names, about = options.only or [*CASES, BALANCE, WAN, REGRET, *OTHERS], machine()
     results: dict[str, Any] = {}
     figures: dict[str, float] = {}
     for name in names:
@@ -95,6 +101,8 @@ def main() -> int:
             figures |= ratios
         elif name == REGRET:
             figures["plan_regret_max"], results[name] = regret()
+        elif name in OTHERS:
+            results[name] = OTHERS[name]()
         else:
             results[name] = measured_case(name, profiles=not options.unprofiled)
         say(f"{name}: {json.dumps(results[name])}")

@@ -237,6 +237,7 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         data=task.data,
         pace=pace_to_pb(task.pace),
         is_restart=task.is_restart,
+        by_turns=task.by_turns,
     )
 
 

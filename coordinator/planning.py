@@ -227,6 +227,7 @@ def _process(each: Assignment) -> PlacedProcess:
         tensor=0 if trains else each.tensor,
         data=each.data if trains else 0,
         pace=each.pace,
+        by_turns=each.by_turns,
         usd_per_hour=(each.usd_per_hour or 0.0) / max(1, each.num_workers),
         memory_bytes=each.memory_bytes,
     )

@@ -219,8 +219,8 @@ class PlacedProcess:
 
     It needs `num_devices` devices of the type `device`, or of any if that is empty, on `machine`, or on the agent's own
     if that is empty. `devices` are their indices if the plan says which. The other fields are those of an
-    `AssignedTask`. `usd_per_hour` is the rent of the devices, or 0. `memory_bytes` is the host memory that it was
-    planned to take.
+    `AssignedTask`. A rollout worker `by_turns` needs no devices of its own, but uses the trainer's. `usd_per_hour` is
+    the rent of the devices, or 0. `memory_bytes` is the host memory that it was planned to take.
     """
 
     role: Role
@@ -233,6 +233,7 @@ class PlacedProcess:
     tensor: int = 0
     data: int = 0
     pace: Pace | None = None
+    by_turns: bool = False
     usd_per_hour: float = 0.0
     memory_bytes: int = 0
 
@@ -567,20 +568,27 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         tensor=status.process.tensor,
         data=status.process.data,
         pace=_pace(job, status),
+        by_turns=_takes_turns(job, status),
         is_restart=job.last_files is not None and status.role is Role.TRAINER,
     )
+
+
+def _takes_turns(job: Job, status: TaskStatus) -> bool:
+    trains = status.role is Role.TRAINER
+    return any(each.process.by_turns for each in job.tasks.values()) if trains else status.process.by_turns
 
 
 def _pace(job: Job, status: TaskStatus) -> Pace | None:
     """Return the pace of a process, which has an equal part of the time of each emulated device that it shares.
 
-    Only processes of one job share an accelerator. The busiest of a process's devices decides.
+    Only processes of one job share an accelerator. The busiest of a process's devices decides. In its turn a process
+    shares them only with those whose turn it is, too.
     """
     if status.process.pace is None:
         return None
     num_processes = Counter[int]()
     for each in job.tasks.values():
-        if each.region == status.region:
+        if each.region == status.region and each.process.by_turns == status.process.by_turns:
             for index in each.devices:
                 # A trainer with fewer devices than it has processes shares them with itself.
                 num_processes[index] += ceil(each.process.num_devices / len(each.devices))

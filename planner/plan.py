@@ -58,6 +58,8 @@ class Assignment:
     """Devices that share each layer of a rollout worker's engine; 0 if its engines are servers that run already."""
     data: Degree = 1
     """Processes that share the trainer's steps, each on a device of its own."""
+    by_turns: bool = False
+    """Whether these rollout workers have no devices of their own, but use the trainer's by turns with it."""
     share: Annotated[float, Field(ge=0, le=1.000001)] | None = None
     """Fraction of a step's samples that these rollout workers make together. None if nothing was predicted."""
     usd_per_hour: UsdPerHour | None = None

@@ -72,7 +72,8 @@ def _rollouts(cost_tables: CostTables, placement: Placement, evaluation: Evaluat
         making[place] = 0.0 if place in evaluation.idle else made
     total = sum(making.values())
     alike: dict[tuple[str, str, int], list[int]] = {}
-    pools = placement.group_of(Task.GENERATION).pools
+    group = placement.group_of(Task.GENERATION)
+    pools = group.pools
     for place, pool in enumerate(pools):
         region = cost_tables.classes[pool.device_class].region.name
         alike.setdefault((region, _device(cost_tables, pool), pool.layout(Task.GENERATION).tensor), []).append(place)
@@ -83,8 +84,10 @@ def _rollouts(cost_tables: CostTables, placement: Placement, evaluation: Evaluat
             num_workers=sum(pools[place].num_gpus // tensor for place in places),
             device=device,
             tensor=tensor,
+            by_turns=group.trains,
             share=sum(making[place] for place in places) / total if total else None,
-            usd_per_hour=_rent(cost_tables, [pools[place] for place in places]),
+            # By turns they cost nothing beside the trainer.
+            usd_per_hour=0.0 if group.trains else _rent(cost_tables, [pools[place] for place in places]),
         )
 
 

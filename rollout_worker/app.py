@@ -28,13 +28,14 @@ from periplus.codec.registry import files_decoder
 from periplus.errors import Denied
 from periplus.job.reward_code import CODE_FOLDER
 from periplus.net.attempt import failure_of
+from periplus.process.device_turns import DeviceTurns
 from periplus.process.telemetry import event
 from periplus.publication import Trust
 from periplus.values.digest import payload_digest
 from periplus.values.trajectory import TrajectoryLimits
 from rollout_worker.config import LEASES_PER_SLOT, WorkerConfig
 from rollout_worker.engines.bundle import LoadedBundle, load_bundle
-from rollout_worker.engines.engine import OnSwap
+from rollout_worker.engines.engine import Engine, OnSwap
 from rollout_worker.engines.paced_engine import PacedEngine
 from rollout_worker.environments.building import build_source
 from rollout_worker.environments.pool import EnvironmentPool
@@ -43,6 +44,7 @@ from rollout_worker.episodes.draw_settings import evaluation_draws, training_dra
 from rollout_worker.episodes.episode import EpisodeDesk, EpisodeSettings
 from rollout_worker.episodes.queue import LeaseQueue
 from rollout_worker.episodes.sampler import Sampler
+from rollout_worker.episodes.sharing_engine import SharingEngine
 from rollout_worker.episodes.turns import TurnDriver
 from rollout_worker.gateway import WorkerHello, exchange_leases, subscribed
 from rollout_worker.messages import (
@@ -177,7 +179,7 @@ class Worker:
     async def _serve(self, scratch: Path) -> None:
         self._check_policy()
         loaded = await self._load(await self._bundle(), scratch)
-        engine = BusyEngine(loaded.engine)
+        engine, busy = self._engine(loaded)
         try:
             desk = EpisodeDesk(loaded.encoder, loaded.environment, self._episode_settings(loaded))
             serving, environment_lock = Serving(), asyncio.Lock()
@@ -222,7 +224,7 @@ class Worker:
             )
 
             async def report(found: VersionReport) -> None:
-                await self._out.put(dataclasses.replace(found, generation_s=engine.busy_s))
+                await self._out.put(dataclasses.replace(found, generation_s=busy.busy_s))
 
             updater = EngineUpdater(engine, self._weights, serving, report, updates)
             self._sampler, self._updater = sampler, updater
@@ -230,6 +232,8 @@ class Worker:
             self._loaded.set()
             updater.wake()  # versions may have come with the bundle
             async with asyncio.TaskGroup() as tasks:
+                if isinstance(engine, SharingEngine):
+                    tasks.create_task(engine.run())
                 tasks.create_task(updater.run())
                 tasks.create_task(sampler.run())
                 if isinstance(scorer, RewardScorer):
@@ -238,6 +242,13 @@ class Worker:
                     tasks.create_task(source.run())
         finally:
             await loaded.engine.close()
+
+    def _engine(self, loaded: LoadedBundle) -> tuple[Engine, BusyEngine]:
+        """Return the engine that all parts use, and what counts its work."""
+        busy = BusyEngine(loaded.engine)
+        if not self._config.task.by_turns:
+            return busy, busy
+        return SharingEngine(busy, DeviceTurns(Path(self._config.task.run_dir))), busy
 
     async def _bundle(self) -> ReceivedBundle:
         while self._reader.bundle is None:
@@ -249,7 +260,7 @@ class Worker:
     async def _load(self, bundle: ReceivedBundle, scratch: Path) -> LoadedBundle:
         payload = b"".join(bundle.parts)
         files = files_decoder(bundle.opening.codec)(payload, max_content_bytes=bundle.opening.content_bytes)
-        loaded = await load_bundle(files, scratch, self._job)
+        loaded = await load_bundle(files, scratch, self._job, by_turns=self._config.task.by_turns)
         if (pace := self._config.task.pace) is not None:
             loaded = dataclasses.replace(loaded, engine=PacedEngine(loaded.engine, pace))
         self._bundle_digest = payload_digest(payload)

@@ -25,6 +25,7 @@ from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.job.samples.correctness import correctness_of
 from periplus.job.samples.texts import TOKENIZER_FILE
+from periplus.process.device_turns import DeviceTurns
 from periplus.publication import PublisherKey
 from periplus.spool.format import Durability, Position
 from periplus.spool.spool import Spool
@@ -190,6 +191,7 @@ def assembled(
             checks=checks,
             reward_checks=reward_checks,
             stopped_workers=stopped,
+            turns=DeviceTurns(run.root) if config.task.by_turns else None,
             now=now,
         )
         serving: dict[str, Any] = {"publisher": publisher, "replicator": checkpointer.replicator}

@@ -31,6 +31,7 @@ import numpy as np
 from periplus.audit import records as audit
 from periplus.errors import Denied, TimedOut
 from periplus.job.samples.correctness import correctness_of
+from periplus.process.device_turns import DeviceTurns
 from periplus.values.policy import Policy
 from periplus.values.record import RecordKind
 from periplus.values.task import TaskState
@@ -80,6 +81,7 @@ class TrainingLoop:
         checks: SampleChecks,
         reward_checks: RewardChecks,
         stopped_workers: StoppedWorkers,
+        turns: DeviceTurns | None,
         now: Callable[[], float],
     ) -> None:
         self._config = config
@@ -98,6 +100,7 @@ class TrainingLoop:
         self._checks = checks
         self._reward_checks = reward_checks
         self._stopped_workers = stopped_workers
+        self._turns = turns
         self._is_obstacle_told = False
         self._trained_s = 0.0
         self._now = now
@@ -168,6 +171,12 @@ class TrainingLoop:
         if batch is None:
             return False
         waited_s = self._now() - started_s
+        # Workers may sample with these devices again as soon as the new weights are on the host.
+        async with self._turns.training() if self._turns else contextlib.nullcontext():
+            await self._train_on(batch, started_s, waited_s, stop)
+        return True
+
+    async def _train_on(self, batch: LedgerBatch, started_s: float, waited_s: float, stop: asyncio.Event) -> None:
         consumer, bound, lineage = batch.policy, self._job.staleness, self._prepared.lineage
         check_started_s, num_checked = self._now(), self._checks.num_tokens
         num_rewards = self._reward_checks.num_checked
@@ -204,7 +213,6 @@ class TrainingLoop:
 
         await self._publisher.next_version(consumer.next(), published)
         values["step_s"] = self._now() - started_s  # before `published` can run, since nothing is awaited in between
-        return True
 
     def _train(self, kept: Sequence[KeptTrajectory], consumer: Policy, rate: float) -> StepReport | None:
         """Run one optimizer step from `consumer`; return None if there is nothing to train on.

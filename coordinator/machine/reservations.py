@@ -229,7 +229,8 @@ def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[s
     for region in sorted(placement.regions):
         if not state.regions[region].connected:
             return None
-        here = {task_id: process for task_id, process in tasks.items() if process.region == region}
+        own = {task_id: process for task_id, process in tasks.items() if not process.by_turns}
+        here = {task_id: process for task_id, process in own.items() if process.region == region}
         for device in sorted({process.device for process in here.values()}):
             alike = {task_id: process for task_id, process in here.items() if process.device == device}
             usable = [each for each in usable_devices(state, region) if device in ("", type_name(each))]
@@ -243,6 +244,7 @@ def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[s
             if shares is None:
                 return None
             found |= shares
+    found |= _turns(tasks, found[trainer_task_id(job_id)])
     return None if memory_shortage(state, placement) else found
 
 
@@ -326,6 +328,16 @@ def _shared_out(
         # A task that wants more than there are gets each once.
         task_id: tuple(left_over[:own]) if task_id == trainer else tuple(dict.fromkeys(islice(turns, number)))
         for task_id, number in numbers.items()
+    }
+
+
+def _turns(tasks: Mapping[str, PlacedProcess], of_trainer: Sequence[int]) -> dict[str, tuple[int, ...]]:
+    """Return the devices of the trainer that each worker uses by turns with it, by task id."""
+    devices = cycle(of_trainer)
+    return {
+        task_id: tuple(dict.fromkeys(islice(devices, process.num_devices)))
+        for task_id, process in tasks.items()
+        if process.by_turns
     }
 
 

@@ -96,6 +96,7 @@ class AssignedTask:
     for, if the task is a trainer and the model not a built-in one. `engine` and `tensor` are a rollout worker's engine
     and the devices that share each of its layers, and `data` the processes of a trainer, in place of what the job says;
     empty or 0 leaves that. `pace` is that of an emulated device, or None if the process works as fast as it can.
+    With `by_turns` the process uses devices by turns with the job's trainer, or with workers if it is the trainer.
     `is_restart` says that the task is a trainer that follows on one that ended early: it starts afresh if the run at
     `resume_from` has nothing to resume.
     """
@@ -120,6 +121,7 @@ class AssignedTask:
     data: int = 0
     pace: Pace | None = None
     is_restart: bool = False
+    by_turns: bool = False
 
 
 def is_path_component(name: str) -> bool:
@@ -205,6 +207,7 @@ class TaskSpec:
     allows_own_code: bool = False
     allows_unsandboxed: bool = False
     pace: Pace | None = None
+    by_turns: bool = False
     ends_with_agent: bool = True
 
     def to_json(self) -> str:

@@ -9,10 +9,7 @@ from planner.calibration.efficiencies import calibrated
 from planner.devices.catalogue import CPU, gpu_name, gpu_types
 from planner.problem.architecture import Architecture
 from planner.problem.fleet import Fleet, Region
-from planner.problem.hardware import GpuType
-
-EMULATED = "emulated-"
-"""What the name of a type of emulated devices begins with (`planner.devices.catalogue.type_of`)."""
+from planner.problem.hardware import EMULATED, GpuType
 
 
 def profiled(fleet: Fleet, arch: Architecture, profiles: Mapping[str, Profile], *, lora_rank: int = 0) -> Fleet:

@@ -17,11 +17,11 @@ from periplus.process.telemetry import REGION_GENERATION_S, REGION_TOKENS_PER_S,
 from periplus.values.profile import GenerationRow, HostFigures, Profile, TrainingRow, model_key
 from periplus.values.record import RecordKind
 from planner.calibration.efficiencies import Calibration, calibrated
-from planner.calibration.profiled_fleet import EMULATED
 from planner.devices.catalogue import CPU, gpu_name, gpu_types
 from planner.files.hub_checkpoint import visible_architecture
 from planner.jobs.job_workload import tasks_of_job
 from planner.plan import Assignment, Plan, TaskKind
+from planner.problem.hardware import EMULATED
 from planner.problem.workload import Task
 
 FIRST_STEPS = 2

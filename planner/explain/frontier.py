@@ -64,5 +64,6 @@ def _devices(plan: Plan) -> str:
     found: dict[str, int] = {}
     for each in plan.assignments:
         name = f"{device_words(each.device)} in {each.region}"
-        found[name] = found.get(name, 0) + each.num_workers * max(1, each.tensor, each.data)
+        if not each.by_turns:
+            found[name] = found.get(name, 0) + each.num_workers * max(1, each.tensor, each.data)
     return ", ".join(f"{number} {name}" for name, number in found.items())

@@ -117,7 +117,8 @@ def _runs(assignment: Assignment) -> str:
     device = f" on {assignment.device}" if assignment.device else ""
     if assignment.task is TaskKind.TRAINER:
         return f"trainer{device}"
-    return f"{assignment.num_workers:,} rollout worker{'s' if assignment.num_workers > 1 else ''}{device}"
+    turns = ", by turns with the trainer" if assignment.by_turns else ""
+    return f"{assignment.num_workers:,} rollout worker{'s' if assignment.num_workers > 1 else ''}{device}{turns}"
 
 
 def _arrival(plan: Plan, region: str) -> str:

@@ -24,7 +24,7 @@ def _row(each: Assignment) -> tuple[str, ...]:
         each.task.value,
         each.region,
         each.machine,
-        device_words(each.device),
+        device_words(each.device) + (" (by turns)" if each.by_turns else ""),
         ",".join(map(str, each.devices)),
         each.engine,
         "" if trains or not each.tensor else str(each.tensor),

@@ -14,6 +14,7 @@ from typing import Literal
 from periplus import schemas
 from periplus.config import loading
 from periplus.config.loading import Config
+from periplus.values.machine import DeviceFamily
 from planner.problem.architecture import Architecture
 from planner.problem.goal import Limits
 from planner.problem.workload import Task
@@ -79,6 +80,8 @@ class CapabilitiesFile(Config):
     max_trainers: int
     parallelism: Parallelism
     max_staleness: int
+    turns_on: tuple[DeviceFamily, ...]
+    """Kinds of devices on which rollout workers may use the trainer's devices by turns with it."""
     topologies: tuple[str, ...]
     engines: tuple[EngineCapability, ...]
     weight_codecs: tuple[str, ...]
@@ -96,9 +99,11 @@ def load_capabilities() -> Capabilities:
             max_tensor=file.parallelism.tensor,
             max_pipeline=file.parallelism.pipeline,
             max_data=file.parallelism.data,
-            # The file has no keys for these two: a trainer is one process, and no devices are shared by turns.
+            # The file has no keys for these two: a trainer is one process, and of its devices' other users only
+            # generation is known.
             max_train_blocks=1,
             colocates=False,
+            turns_on=frozenset(file.turns_on),
             max_eta=file.max_staleness,
             roles_on_trainer=frozenset(_TASKS[role] for role, on in file.roles.items() if on == "trainer"),
         ),

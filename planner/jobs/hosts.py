@@ -103,7 +103,7 @@ def _problem(
     limits = replace(limits, max_data=needs.trainer_devices)
     # A device that stands for all that a worker has, or for a share of one, is joined with no other.
     if shares or needs.workers_per_region is not None:
-        limits = replace(limits, engine_tensors=frozenset({1}))
+        limits = replace(limits, engine_tensors=frozenset({1}), turns_on=frozenset())
     elif needs.worker_devices is not None:
         limits = replace(limits, engine_tensors=frozenset({max(1, needs.worker_devices)}))
     fleet = _processes(fleet, needs, trainer_region, shares)

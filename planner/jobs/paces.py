@@ -6,14 +6,14 @@ from itertools import product
 from periplus.errors import ConfigError
 from periplus.values.machine import Pace
 from planner.answer.placement import Layout, Pool, Sharding
-from planner.calibration.profiled_fleet import EMULATED, without_overheads
+from planner.calibration.profiled_fleet import without_overheads
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tasks.layer_cuts import MICRO_BATCH
 from planner.plan import Assignment, TaskKind
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet, Machines
 from planner.problem.goal import Problem
-from planner.problem.hardware import GpuType
+from planner.problem.hardware import EMULATED, GpuType
 from planner.problem.workload import Task, Workload
 
 

@@ -1,11 +1,11 @@
 """The processes of a job's plan as the runtime starts them, and the check of a plan that was made by hand."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from periplus.errors import ConfigError
 from planner.answer.outcome import Fact, Found, Infeasible
-from planner.calibration.profiled_fleet import EMULATED
 from planner.cost.tables.network import Network
 from planner.files.capabilities import Capabilities
 from planner.jobs.hosts import accelerator
@@ -13,6 +13,7 @@ from planner.jobs.needs import Needs
 from planner.jobs.paces import with_pace
 from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.problem.fleet import Fleet, Region
+from planner.problem.hardware import EMULATED
 from planner.problem.workload import Workload
 
 MOST_WORKERS = 1 << 16
@@ -66,6 +67,8 @@ def _completed(each: Assignment, needs: Needs, fleet: Fleet) -> Assignment:
     assert region is not None
     prices = [machines.usd_per_gpu_hour for machines in region.machines if machines.gpu == each.device]
     known = [price for price in prices if price is not None]
+    if each.by_turns:
+        each = replace(each, usd_per_hour=0.0)
     if each.usd_per_hour is None and known and len(known) == len(prices):
         # Of one type at several prices: nobody knows which will be free.
         each = replace(each, usd_per_hour=max(known) * each.num_workers * max(each.tensor, each.data))
@@ -90,18 +93,37 @@ def _first_disagreement(plan: Plan, fleet: Fleet, needs: Needs, capabilities: Ca
         if region is None:
             names = ", ".join(sorted(one.name for one in fleet.regions))
             return f"the plan uses the region {each.region}, and the fleet has {names}"
-        wanted[each.region, each.machine, each.device] += each.num_workers * max(each.tensor, each.data)
+        if not each.by_turns:
+            wanted[each.region, each.machine, each.device] += each.num_workers * max(each.tensor, each.data)
         if what := _of_process(each, region, needs, capabilities):
             return what
         for src, dst in ((plan.trainer_region, each.region), (each.region, plan.trainer_region)):
             if network.route(src, dst) is None:
                 return f"no link was measured from {src} to {dst}"
+    if what := _of_turns(trainers[0], [each for each in plan.assignments if each.by_turns]):
+        return what
     for (name, _, device), number in sorted(wanted.items()):
         region = fleet.region(name)
         assert region is not None
         there = sum(each.num_gpus for each in region.machines if each.gpu == device)
         if device and number > there:
             return f"the plan uses {number} {device} in {name}, which has {there}"
+    return ""
+
+
+def _of_turns(trainer: Assignment, workers: Sequence[Assignment]) -> str:
+    """Say what keeps workers from using the trainer's devices by turns with it; empty if nothing does."""
+    number = sum(each.num_workers * each.tensor for each in workers)
+    if any(
+        each.task is TaskKind.TRAINER or (each.region, each.device) != (trainer.region, trainer.device)
+        for each in workers
+    ):
+        return "only rollout workers in the trainer's region, on devices of its type, use its devices by turns with it"
+    if any(each.devices or not each.tensor for each in workers) or number > trainer.data:
+        return (
+            f"the workers that use the trainer's {trainer.data} devices by turns take {number}; they can have at most "
+            "as many, are not servers that run already, and name no devices of their own"
+        )
     return ""
 
 

@@ -34,6 +34,8 @@ def polished(cost_tables: CostTables, found: Incumbent, needs: Needs) -> Incumbe
     A job may want a number of workers for each region; then those on accelerators get all of them too.
     """
     rules = cost_tables.problem.rules
+    if found.placement.group_of(Task.GENERATION).trains:
+        return found  # further units of its devices would train as well
     # One class after another, each change on top of those that were accepted before.
     for at in sorted(cost_tables.classes.values(), key=lambda at: at.key):
         if not rules.allows(Task.GENERATION, at.region.name, at.is_spot):

@@ -3,13 +3,14 @@
 `Problem` puts all of them together. It decides what the best plan is; how long a search may run is not part of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, PlainSerializer
 
+from periplus.values.machine import DeviceFamily
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet
 from planner.problem.hardware import GpuType
@@ -127,6 +128,8 @@ class Limits:
     """Largest number of pools in one training mesh. Each pool is of another device class."""
     colocates: bool
     """Whether tasks of several kinds may share devices by turns."""
+    turns_on: Annotated[frozenset[DeviceFamily], PlainSerializer(sorted)] = frozenset()
+    """Kinds of devices that generation may share with the trainer's process by turns, also without `colocates`."""
     max_eta: Annotated[int, Field(ge=0, le=2**20)]
     """Largest staleness bound."""
     engine_tensors: Annotated[frozenset[int], PlainSerializer(sorted)] | None = None
@@ -134,6 +137,11 @@ class Limits:
     `max_tensor`."""
     roles_on_trainer: Annotated[frozenset[Task], PlainSerializer(sorted)] = frozenset()
     """Tasks that the trainer's process runs itself. They are always in the group of actor training."""
+
+    def allows_turns(self, tasks: Sequence[Task], gpu: GpuType) -> bool:
+        """Return whether tasks that are in one group may use devices of a type by turns."""
+        shares = Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks
+        return self.colocates or not shares or gpu.family in self.turns_on
 
     def allows_tensor(self, task: Task, degree: int, gpu: GpuType) -> bool:
         """Return whether a task may have this degree of tensor parallelism on devices of a type."""
@@ -164,7 +172,10 @@ class Problem:
         """
         if self.goal.needs_prices and at.usd_per_gpu_hour is None:
             return False
-        return all(self.rules.allows(task, at.region.name, at.is_spot) for task in tasks)
+        named = tuple(tasks)
+        if not self.limits.allows_turns(named, at.gpu):
+            return False
+        return all(self.rules.allows(task, at.region.name, at.is_spot) for task in named)
 
     @property
     def asks_for_speed_alone(self) -> bool:

@@ -12,10 +12,15 @@ from typing import Annotated
 
 from pydantic import Field
 
+from periplus.values.machine import DeviceFamily
 from planner.problem.ranges import DeviceBytesPerS, FlopPerS, Fraction, LatencyS, MemoryBytes, Name
 
 SaturationTokens = Annotated[float, Field(ge=0, le=1e6)]
 """Number of tokens at which half of a rate is reached."""
+
+
+EMULATED = "emulated-"
+"""Beginning of the names of emulated types: cores stand in for the accelerator that is named after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +107,13 @@ class GpuType:
     """Efficiency of training and scoring, if it was measured apart from generation. None stands for `efficiency`."""
     source: Annotated[str, Field(max_length=500)] = ""
     """From which measurement the efficiency is, and of when. Empty for a packaged one."""
+
+    @property
+    def family(self) -> DeviceFamily:
+        """Kind of devices that are of this type."""
+        if self.is_cpu:
+            return DeviceFamily.CPU
+        return DeviceFamily.EMULATED if self.name.startswith(EMULATED) else DeviceFamily.CUDA
 
     @property
     def for_training(self) -> "GpuType":

@@ -93,6 +93,7 @@ def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> L
         data=message.data,
         pace=pace_from_pb(message.pace) if message.HasField("pace") else None,
         is_restart=message.is_restart,
+        by_turns=message.by_turns,
     )
 
 

@@ -246,6 +246,7 @@ class Supervisor:
             allows_own_code=settings.allows_own_code,
             allows_unsandboxed=settings.allows_unsandboxed,
             pace=task.pace,
+            by_turns=task.by_turns,
             ends_with_agent=settings.ties_tasks,
         )
         spec_file = folder / TASK_FILE

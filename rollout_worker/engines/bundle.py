@@ -74,10 +74,15 @@ class LoadedBundle:
     relative_rounding: float | None
 
 
-async def load_bundle(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> LoadedBundle:
-    """Write the bundle's files into the folder `scratch`, and build from them. Raises: ConfigError."""
+async def load_bundle(
+    files: Mapping[str, bytes], scratch: Path, job: JobFile, *, by_turns: bool = False
+) -> LoadedBundle:
+    """Write the bundle's files into the folder `scratch`, and build from them.
+
+    With `by_turns` the engine can give up its device's memory for a time, if it knows how. Raises: ConfigError.
+    """
     tokenizer, environment = await asyncio.to_thread(_unpacked, files, scratch, job)
-    engine = await build_engine(scratch, tokenizer, job)
+    engine = await build_engine(scratch, tokenizer, job, by_turns=by_turns)
     rounding = json.loads(files[PROBE_FILE])["relative_rounding"] if PROBE_FILE in files else None
     return LoadedBundle(
         engine=engine,
@@ -101,7 +106,7 @@ def _unpacked(files: Mapping[str, bytes], scratch: Path, job: JobFile) -> tuple[
     return tokenizer, worker_environment(job, scratch)
 
 
-async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
+async def build_engine(folder: Path, tokenizer: Any, job: JobFile, *, by_turns: bool = False) -> Engine:
     """Build the job's engine for the model whose configuration lies in `folder`, on this machine's device.
 
     Raises: EngineRefused if it is not installed, or does not start on the device. ConfigError if the servers of
@@ -113,7 +118,7 @@ async def build_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             case "torch":
                 engine = await asyncio.to_thread(_torch_engine, folder, tokenizer, job)
             case "vllm":
-                engine = await _vllm_engine(folder, tokenizer, job)
+                engine = await _vllm_engine(folder, tokenizer, job, by_turns=by_turns)
     except ConfigError as error:
         if job.engine.url:
             raise
@@ -155,7 +160,7 @@ def _torch_engine(folder: Path, tokenizer: Any, job: JobFile) -> TorchEngine:
     )
 
 
-async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
+async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile, *, by_turns: bool) -> Engine:
     on_swap = OnSwap(job.engine.on_swap)
     vocab_size = int(AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config().vocab_size)
     limits = RequestLimits(
@@ -188,6 +193,11 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
     gib = job.engine.kv_cache_gib or (None if on_gpu else CPU_CACHE_GIB)
     cache_bytes = None if gib is None else int(gib * (1 << 30))
     dtype = "bfloat16" if job.engine.dtype == "auto" else job.engine.dtype
+    if on_gpu and by_turns and cache_bytes is None:
+        raise ConfigError(
+            "the engine shares its GPU with the trainer, whose states stay there while it samples; set "
+            "engine.kv_cache_gib to what they leave"
+        )
     if on_gpu:
         await asyncio.to_thread(_check_cards, folder, job, dtype, cache_bytes)
     backend = await AsyncLlmBackend.start(
@@ -200,6 +210,7 @@ async def _vllm_engine(folder: Path, tokenizer: Any, job: JobFile) -> Engine:
             cache_bytes=cache_bytes,
             gpu_share=job.engine.gpu_share or GPU_SHARE,
             eager=not on_gpu,  # compilation is off there: the first batch would wait for it for 20 seconds
+            can_sleep=by_turns and on_gpu,
         )
     )
     try:

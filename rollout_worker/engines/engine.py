@@ -233,6 +233,18 @@ class Engine(Protocol):
         """Wait until no request is under way. Raises: EngineDied."""
         ...
 
+    async def suspend(self) -> None:
+        """Compute nothing until `resume`, and give up the memory of the device that can be given up.
+
+        Requests stop between two tokens, and `submit` may be called meanwhile; all other calls but `abort` and `close`
+        wait for `resume`, or must not be made. It is not called while one of them is under way. Raises: EngineDied.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Go on after `suspend`. Raises: EngineDied."""
+        ...
+
     async def close(self) -> None:
         """End the engine and free what it holds. Requests under way fail with EngineDied. It may be called twice."""
         ...

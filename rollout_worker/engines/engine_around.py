@@ -60,5 +60,11 @@ class EngineAround:
     async def drain(self) -> None:
         await self._engine.drain()
 
+    async def suspend(self) -> None:
+        await self._engine.suspend()
+
+    async def resume(self) -> None:
+        await self._engine.resume()
+
     async def close(self) -> None:
         await self._engine.close()

@@ -76,7 +76,11 @@ class PacedEngine(EngineAround):
     ) -> None:
         super().__init__(engine)
         self._pace = pace
-        self._now_s, self._sleep = now_s, sleep
+        self._clock, self._sleep = now_s, sleep
+        self._suspended_s = 0.0  # seconds of all suspensions that have ended
+        self._since_s: float | None = None  # when the present one began
+        self._is_on = asyncio.Event()
+        self._is_on.set()
         self._device = EmulatedDevice(now_s())
         self._turn = asyncio.Lock()  # fair: completions get it in the order in which they ended
         self._held: dict[str, asyncio.Task[None]] = {}
@@ -134,6 +138,7 @@ class PacedEngine(EngineAround):
             try:
                 while (left_s := done_s - self._now_s()) > 0:
                     await self._sleep(left_s)
+                    await self._is_on.wait()
             except asyncio.CancelledError:
                 self._device.leave(self._now_s())
                 raise
@@ -147,6 +152,21 @@ class PacedEngine(EngineAround):
     async def drain(self) -> None:
         await self._engine.drain()
         await self._idle.wait()
+
+    async def suspend(self) -> None:
+        await self._engine.suspend()
+        self._since_s = self._clock()
+        self._is_on.clear()
+
+    async def resume(self) -> None:
+        assert self._since_s is not None, "it was suspended"
+        self._suspended_s, self._since_s = self._suspended_s + self._clock() - self._since_s, None
+        self._is_on.set()
+        await self._engine.resume()
+
+    def _now_s(self) -> float:
+        """Return the time of the emulated device, which stands still while it is suspended."""
+        return (self._clock() if self._since_s is None else self._since_s) - self._suspended_s
 
     async def close(self) -> None:
         self._is_closed = True

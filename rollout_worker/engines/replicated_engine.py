@@ -136,6 +136,14 @@ class ReplicatedEngine:
         """Wait until no request is under way. Raises: EngineDied."""
         await self._all(lambda engine: engine.drain())
 
+    async def suspend(self) -> None:
+        """Suspend all replicas. Raises: EngineDied."""
+        await self._all(lambda engine: engine.suspend())
+
+    async def resume(self) -> None:
+        """Let all replicas go on. Raises: EngineDied."""
+        await self._all(lambda engine: engine.resume())
+
     async def close(self) -> None:
         """End all replicas. It may be called twice."""
         self._alive = {}

@@ -118,6 +118,7 @@ class TorchEngine:
         # The thread's own. The first swap is under way; another one waits behind it only if its caller was cancelled.
         self._swaps: deque[_Swap] = deque()
         self._is_torn = False
+        self._is_suspended = False
         self._draining: list[asyncio.Future[None]] = []
         # What the event loop is to do after the thread's present round.
         self._told: list[Callable[[], None]] = []
@@ -194,6 +195,14 @@ class TorchEngine:
         """Wait until no request is under way. Raises: EngineDied."""
         await self._answer(self._draining.append)
 
+    async def suspend(self) -> None:
+        """Decode nothing until `resume`. The model and its cache stay where they are. Raises: EngineDied."""
+        await self._answer_of(partial(self._set_suspended, True))
+
+    async def resume(self) -> None:
+        """Go on decoding. Raises: EngineDied."""
+        await self._answer_of(partial(self._set_suspended, False))
+
     async def close(self) -> None:
         """End the thread. Requests under way fail with EngineDied."""
         with self._changed:
@@ -264,7 +273,7 @@ class TorchEngine:
         try:
             while self._wait():
                 self._write_if_due()
-                if not self._is_torn:
+                if not self._is_torn and not self._is_suspended:
                     # A swap that waits for the requests under way lets no other begin.
                     may_begin = not self._swaps or self._swaps[0].write_s is not None
                     self._deliver(self._decoder.step(may_begin=may_begin))
@@ -298,7 +307,12 @@ class TorchEngine:
             work()
         return True
 
+    def _set_suspended(self, is_suspended: bool) -> None:
+        self._is_suspended = is_suspended
+
     def _has_work(self) -> bool:
+        if self._is_suspended:
+            return False
         if self._decoder.is_idle:
             return bool(self._swaps or self._draining)
         return bool(self._swaps) or not self._is_torn

@@ -18,12 +18,22 @@ class BusyEngine(EngineAround):
         self._now_s = now_s
         self._counted_s = 0.0
         self._num_under_way = 0
+        self._is_suspended = False
         self._since_s = 0.0  # when the first of the requests under way began
 
     @property
     def busy_s(self) -> float:
-        """Seconds until now in which a request was under way."""
-        return self._counted_s + (self._now_s() - self._since_s if self._num_under_way else 0.0)
+        """Seconds until now in which a request was under way and the engine was not suspended."""
+        counts = self._num_under_way and not self._is_suspended
+        return self._counted_s + (self._now_s() - self._since_s if counts else 0.0)
+
+    async def suspend(self) -> None:
+        await super().suspend()
+        self._counted_s, self._is_suspended = self.busy_s, True
+
+    async def resume(self) -> None:
+        await super().resume()
+        self._since_s, self._is_suspended = self._now_s(), False
 
     async def submit(self, request: SampleRequest) -> Completion:
         if not self._num_under_way:

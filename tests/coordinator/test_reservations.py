@@ -265,3 +265,26 @@ def test_processes_that_share_an_emulated_device_have_equal_parts_of_its_pace() 
         tasks = {task.task_id.replace("rollout-eu-", ""): task.pace for task in desired_tasks(run.state, "eu")}
         assert tasks == {task: pace.shared(number) for task, number in parts.items()}
     assert pace.shared(2) == Pace(prefill_s=2.0, decode_s=4.0, training_s=6.0)
+
+
+def test_workers_by_turns_use_the_trainers_devices_at_their_full_pace() -> None:
+    pace = Pace(prefill_s=1.0, decode_s=2.0, training_s=3.0)
+    run = fleet(accelerators=3)
+    run.do(JobSubmitted("j", "j", request()))
+    by_turns = PlacedProcess(role=Role.ROLLOUT, region="eu", pace=pace, by_turns=True)
+    placed = (
+        PlacedProcess(role=Role.TRAINER, region="eu", num_devices=2, pace=pace),
+        by_turns,
+        by_turns,
+        PlacedProcess(role=Role.ROLLOUT, region="eu", pace=pace),
+    )
+    run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=placed, plan_json="{}")))
+    assert held(run) == {"j/trainer": (0, 1), "j/0": (0,), "j/1": (1,), "j/2": (2,)}
+    tasks = {task.task_id.replace("rollout-eu-", ""): task for task in desired_tasks(run.state, "eu")}
+    assert {name: task.by_turns for name, task in tasks.items()} == {
+        "j/trainer": True,
+        "j/0": True,
+        "j/1": True,
+        "j/2": False,
+    }
+    assert {task.pace for task in tasks.values()} == {pace}

@@ -166,8 +166,8 @@ async def scene(
         job = tiny_job(folder, network={"check_engine_every_versions": check_every}, **changes)
         it = Scene(job=job, model_dir=model_dir, folder=folder, address=home.address, link=link)
 
-        async def load(*arguments: Any) -> LoadedBundle:
-            loaded = await load_bundle(*arguments)
+        async def load(*arguments: Any, **more: Any) -> LoadedBundle:
+            loaded = await load_bundle(*arguments, **more)
             assert isinstance(loaded.engine, TorchEngine)
             it.models.append(loaded.engine._model)
             return loaded

@@ -8,8 +8,9 @@ topology or role is missing in the tables below. Two lists are executed elsewher
 """
 
 import asyncio
+import fcntl
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from periplus.codec.frame import CodecId
 from periplus.job.job_file import JobFile
 from periplus.job.run_directory import RunDirectory
 from periplus.pb.v1 import common_pb2
+from periplus.process.device_turns import HELD
 from periplus.publication import PublicationKind
+from periplus.values.machine import DeviceFamily, Pace
 from periplus.values.record import Record, RecordKind
 from periplus.values.task import Role, TaskState
 from planner.files.capabilities import read_file
@@ -34,6 +37,7 @@ from tests.support.tiny_job import task_of, tiny_job
 from tests.support.trainer.whole_run import Trainers
 from trainer import app
 from trainer.config import TrainerConfig
+from trainer.distributed.leader import Leader
 
 CAPABILITIES = read_file(Path(schemas.__path__[0]) / "capabilities.json")
 
@@ -81,22 +85,22 @@ TOPOLOGIES: dict[str, Callable[[], AbstractAsyncContextManager[tuple[Gateway, Se
 """Connected gateways of each topology: the trainer's, and those behind which workers generate."""
 
 
-def worker_of(folder: Path, job: JobFile, behind: Gateway) -> WorkerConfig:
+def worker_of(folder: Path, job: JobFile, behind: Gateway, **changes: Any) -> WorkerConfig:
     region = behind.region
     task = task_of(job, Role.ROLLOUT, folder, gateway=behind.address, task_id=f"job-1/{region}/rollout-0")
-    return WorkerConfig.of_task(replace(task, region=region))
+    return WorkerConfig.of_task(replace(task, region=region, **changes))
 
 
-def steps_of(folder: Path, job: JobFile, topology: str, *, num_followers: int = 0) -> list[Record]:
+def steps_of(folder: Path, job: JobFile, topology: str, *, num_followers: int = 0, **changes: Any) -> list[Record]:
     """Run a trainer, with a worker behind each gateway of the topology, and return the records of its steps.
 
-    The trainer must have had this many processes beside its own.
+    The trainer must have had this many processes beside its own. `changes` are of all their tasks.
     """
 
     async def run() -> TaskState:
         async with TOPOLOGIES[topology]() as (home, others):
-            working = [asyncio.create_task(worker_app.run(worker_of(folder, job, each))) for each in others]
-            task = task_of(job, Role.TRAINER, folder, gateway=home.address)
+            working = [asyncio.create_task(worker_app.run(worker_of(folder, job, each, **changes))) for each in others]
+            task = replace(task_of(job, Role.TRAINER, folder, gateway=home.address), **changes)
             training = asyncio.create_task(
                 app.run(replace(TrainerConfig.of_task(task), cache_dir=folder / "models"), asyncio.Event())
             )
@@ -129,6 +133,28 @@ def test_each_topology_executes_each_role(tmp_path: Path, monkeypatch: pytest.Mo
     *_, last = steps_of(tmp_path, tiny_job(tmp_path, algorithm=PPO), topology)
     executed = {role: last.values[EVIDENCE[role]] for role in CAPABILITIES.roles}
     assert min(executed.values()) > 0, executed
+
+
+@pytest.mark.parametrize("family", CAPABILITIES.turns_on)
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_workers_use_the_trainers_devices_by_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: DeviceFamily, staleness: int
+) -> None:
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    train, shares = Leader.step, list[bool]()
+
+    def watched(self: Leader, *arguments: Any, **more: Any) -> Any:
+        with (tmp_path / "run" / HELD).open("r+") as file, suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            shares.append(True)
+        return train(self, *arguments, **more)
+
+    monkeypatch.setattr(Leader, "step", watched)
+    pace = Pace(prefill_s=1e-4, decode_s=1e-4, training_s=1e-5) if family is DeviceFamily.EMULATED else None
+    job = tiny_job(tmp_path, steps=4, staleness=staleness)
+    steps = steps_of(tmp_path, job, CAPABILITIES.topologies[0], by_turns=True, pace=pace)
+    assert [record.values["step"] for record in steps] == [1, 2, 3, 4]
+    assert not shares, "a worker could have the devices during a step"
 
 
 def test_a_run_publishes_weights_in_each_codec_and_no_other(tmp_path: Path, trainers: Trainers) -> None:

@@ -109,7 +109,7 @@ async def _cycle(vllm: RunningEngine, step: _Step, device: torch.device) -> dict
     """Let vLLM sleep, train a step, wake vLLM, and return seconds and bytes."""
     awake_bytes = torch.cuda.mem_get_info(device)[0]
     began_s = time.perf_counter()
-    await vllm.backend.sleep()
+    await vllm.backend.suspend()
     sleep_s = time.perf_counter() - began_s
     asleep_bytes = torch.cuda.mem_get_info(device)[0]
     torch.cuda.reset_peak_memory_stats(device)

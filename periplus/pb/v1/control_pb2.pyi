@@ -865,6 +865,7 @@ class Task(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     PACE_FIELD_NUMBER: _builtins.int
     IS_RESTART_FIELD_NUMBER: _builtins.int
+    BY_TURNS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     """one of the jobs"""
@@ -890,6 +891,8 @@ class Task(_message.Message):
     """processes of a trainer; 0: the job's"""
     is_restart: _builtins.bool
     """of a trainer that died: without a checkpoint, it may start afresh"""
+    by_turns: _builtins.bool
+    """uses its devices by turns with the trainer, or with workers if it is one"""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """indices of the devices that it may use"""
@@ -917,10 +920,11 @@ class Task(_message.Message):
         data: _builtins.int = ...,
         pace: Global___Pace | None = ...,
         is_restart: _builtins.bool = ...,
+        by_turns: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "is_restart", b"is_restart", "job_id", b"job_id", "machine", b"machine", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "by_turns", b"by_turns", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "is_restart", b"is_restart", "job_id", b"job_id", "machine", b"machine", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,7 +39,8 @@ def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
         yield Violation(kind="shape", what=f"{names} has no devices")
     # Roles that the runtime has in the trainer's process share its devices, with each other alone.
     roles = limits.roles_on_trainer & set(cost_tables.problem.workload.tasks)
-    if not limits.colocates and len(group.tasks) > 1 and not set(group.tasks) <= roles:
+    shared = {*roles, Task.ACTOR_TRAINING, Task.GENERATION} if limits.turns_on else roles
+    if not limits.colocates and len(group.tasks) > 1 and not set(group.tasks) <= roles and set(group.tasks) != shared:
         yield Violation(kind="limits", what=f"the runtime cannot run {names} by turns on the same devices")
     if roles & set(group.tasks) and Task.ACTOR_TRAINING not in group.tasks:
         yield Violation(
@@ -55,6 +56,8 @@ def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
         for task in group.tasks:
             if not rules.allows(task, at.region.name, at.is_spot):
                 yield Violation(kind="rules", what=f"{task} is not allowed on {at.key}")
+        if not limits.allows_turns(group.tasks, at.gpu):
+            yield Violation(kind="limits", what=f"the runtime cannot generate and train by turns on {at.key}")
         yield from _of_pool(cost_tables, group, pool, at)
     if group.trains and len(group.pools) > 1:
         yield from _of_mesh(cost_tables, group)

@@ -213,16 +213,21 @@ class AsyncLlmBackend:
         """Let the scheduler go on. Raises: EngineDied."""
         await self._watched(self._llm.resume_generation())
 
-    async def sleep(self) -> None:
-        """Move the weights to the host and give up all keys and values, while no request is under way.
+    async def suspend(self) -> None:
+        """Stop the scheduler between two tokens. Raises: EngineDied.
 
-        It needs `VllmSettings.can_sleep`. Raises: EngineDied.
+        With `VllmSettings.can_sleep` the weights move to the host, and requests give up their keys and values, which
+        are computed again afterwards.
         """
-        await self._watched(self._llm.sleep(level=1))
+        await self.pause(clear_cache=self._settings.can_sleep)
+        if self._settings.can_sleep:
+            await self._watched(self._llm.sleep(level=1))
 
     async def wake(self) -> None:
         """Move the weights back to their addresses, and let the scheduler go on. Raises: EngineDied."""
-        await self._watched(self._llm.wake_up())
+        if self._settings.can_sleep:
+            await self._watched(self._llm.wake_up())
+        await self.resume()
 
     async def write(self, updates: Iterable[Update]) -> None:
         """Write elements on all ranks. Raises: EngineDied, or what vLLM raises for a worker's failure."""

@@ -96,6 +96,14 @@ class VllmBackend(Protocol):
         """Let the scheduler go on."""
         ...
 
+    async def suspend(self) -> None:
+        """Stop the scheduler, and give up the memory of the devices that can be given up, until `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """Take the memory back, and let the scheduler go on."""
+        ...
+
     async def write(self, updates: Iterable[Update]) -> None:
         """Write elements on all ranks. An exception leaves weights that may be half written."""
         ...

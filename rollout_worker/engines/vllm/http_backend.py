@@ -198,6 +198,14 @@ class HttpBackend:
         """Let the scheduler go on. Raises: EngineDied."""
         await self._post("/resume")
 
+    async def suspend(self) -> None:
+        """Stop the scheduler between two tokens. The server keeps its memory. Raises: EngineDied."""
+        await self.pause(clear_cache=False)
+
+    async def wake(self) -> None:
+        """Let the scheduler go on. Raises: EngineDied."""
+        await self.resume()
+
     async def write(self, updates: Iterable[Update]) -> None:
         """Write elements on all ranks. Raises: EngineDied, or ServerRefused for a worker's failure."""
         if not self._is_updating:

@@ -85,6 +85,7 @@ class VllmEngine:
         self._waiting: deque[tuple[OpenRequest, asyncio.Future[None]]] = deque()
         self._is_held = True  # nothing begins: there are no weights yet, or a swap is under way
         self._is_torn = False
+        self._is_suspended = False
         self._is_closed = False
         # Notified whenever a request gets a token or ends.
         self._progress = asyncio.Condition()
@@ -239,6 +240,19 @@ class VllmEngine:
         token_ids, logprobs = zip(*rows, strict=True)
         return Continuations(np.array(token_ids, np.int64), np.array(logprobs, np.float32))
 
+    async def suspend(self) -> None:
+        """Stop the scheduler between two tokens; a vLLM that can sleep gives up its memory. Raises: EngineDied."""
+        self._check_alive()
+        self._is_suspended = True
+        await self._backend.suspend()
+
+    async def resume(self) -> None:
+        """Go on after `suspend`. Raises: EngineDied."""
+        self._check_alive()
+        await self._backend.wake()
+        self._is_suspended = False
+        self._fill_slots()
+
     async def close(self) -> None:
         """End vLLM. Requests under way fail with EngineDied. It may be called twice."""
         self._is_closed = True
@@ -271,7 +285,7 @@ class VllmEngine:
                 self._waiting.remove(entry)
 
     def _fill_slots(self) -> None:
-        while self._waiting and not self._is_held and len(self._running) < self._num_slots:
+        while self._waiting and not (self._is_held or self._is_suspended) and len(self._running) < self._num_slots:
             state, may_begin = self._waiting.popleft()
             if not may_begin.done():
                 self._running.add(state)

@@ -193,6 +193,8 @@ def test_a_plan_by_hand_has_the_rents_of_the_fleet() -> None:
         ),
         ([row("trainer", "a"), row("rollout", "a", engine="vllm")], "has the engine vllm, and a has torch"),
         ([row("trainer", "a", devices=[0, 1]), row("rollout", "a")], "names 2 devices, but has 1"),
+        ([row("trainer", "a"), row("rollout", "b", by_turns=True)], "only rollout workers in the trainer's region"),
+        ([row("trainer", "a"), row("rollout", "a", number=2, by_turns=True)], "1 devices by turns take 2"),
     ],
 )
 def test_a_plan_by_hand_that_cannot_run_is_refused_by_name(rows: list[Mapping[str, object]], what: str) -> None:
@@ -216,3 +218,18 @@ def test_an_emulated_device_has_the_pace_of_its_model_times_its_slowdown() -> No
     assert trainer.pace.training_s > 0
     with pytest.raises(ConfigError, match="only be emulated for a model whose"):
         planned(on, hand_made(*rows), shape=None)
+
+
+def test_workers_by_turns_need_no_devices_of_their_own_and_no_rent() -> None:
+    rows = row("trainer", "a", data=3), row("rollout", "a", number=3, by_turns=True)
+    found = planned(fleet(usd=0.5), hand_made(*rows))
+    assert isinstance(found, Found)
+    assert [each.usd_per_hour for each in found.best.assignments] == [1.5, 0.0]
+
+
+@pytest.mark.parametrize(("staleness", "device", "takes_turns"), [(0, SLOW_L4.name, True), (0, "L4", False)])
+def test_synchronous_jobs_generate_with_the_trainers_devices(staleness: int, device: str, takes_turns: bool) -> None:
+    found = planned(fleet({"a": {device: 2}}), staleness=staleness, train={"devices": 2})
+    assert isinstance(found, Found), found
+    _, workers = found.best.assignments
+    assert workers.by_turns is takes_turns

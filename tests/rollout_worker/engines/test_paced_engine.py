@@ -236,3 +236,26 @@ def test_a_pace_of_zero_delays_nothing_and_changes_nothing() -> None:
         assert {(each.end, len(each.token_ids)) for each in found} == {(CompletionEnd.EOS, 50)}
 
     play(scene, Pace(prefill_s=0.0, decode_s=0.0, training_s=0.0))
+
+
+def test_a_suspended_device_does_no_work() -> None:
+    async def scene(it: Scene) -> None:
+        tasks = await it.submit("a", "b")
+        it.time.now_s += 3
+        await it.engine.suspend()
+        it.time.now_s += 1000
+        await it.engine.resume()
+        it.complete("a", 3)
+        await tasks["a"]
+        assert it.delivered_s["a"] == 1108, "8 seconds of work, and 1000 without"
+        it.complete("b", 3)
+        await asyncio.sleep(0)
+        await it.engine.suspend()
+        await it.time.sleep(500.0)
+        await asyncio.sleep(0.01)
+        assert not tasks["b"].done(), "a completion is held as long"
+        await it.engine.resume()
+        await tasks["b"]
+        assert it.delivered_s["b"] >= 1108 + 500 + 6
+
+    play(scene)

@@ -72,3 +72,24 @@ def test_a_request_that_fails_or_is_cancelled_ends_as_any_other(is_cancelled: bo
         assert it.engine.busy_s == 3.0
 
     asyncio.run(scene(Scene()))
+
+
+def test_suspended_time_does_not_count() -> None:
+    async def scene(it: Scene) -> None:
+        await it.submits("a")
+        it.now_s += 1
+        await it.engine.suspend()
+        it.now_s += 2
+        await it.submits("b")
+        assert it.engine.busy_s == 1.0
+        await it.engine.resume()
+        it.now_s += 4
+        await it.ends("a")
+        assert it.engine.busy_s == 5.0
+        await it.ends("b")
+        await it.engine.suspend()
+        it.now_s += 8
+        await it.engine.resume()
+        assert it.engine.busy_s == 5.0
+
+    asyncio.run(scene(Scene()))

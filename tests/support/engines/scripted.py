@@ -33,6 +33,7 @@ class ScriptedEngine:
         self.swapped: list[tuple[Policy, OnSwap, WeightChange]] = []
         self.checking = asyncio.Event()
         self.checking.set()
+        self.is_suspended = False
         self.swap_error: Exception | None = None
         self.held_digest, self.probe = b"", np.zeros(0, dtype=np.float32)
 
@@ -89,6 +90,14 @@ class ScriptedEngine:
 
     async def drain(self) -> None:
         await asyncio.gather(*(future for _, future in self.running.values()), return_exceptions=True)
+
+    async def suspend(self) -> None:
+        assert not self.is_suspended
+        self.is_suspended = True
+
+    async def resume(self) -> None:
+        assert self.is_suspended
+        self.is_suspended = False
 
     async def close(self) -> None:
         pass
