@@ -251,6 +251,31 @@ def test_weights_change_while_completions_are_under_way(at_zero: RunningVllm, on
     assert at_zero.run(engine.digest()) == state_digest(model.states[1])
 
 
+def test_a_suspended_engine_generates_nothing_and_goes_on_where_it_was(at_zero: RunningVllm) -> None:
+    engine, asked = at_zero.engine, long_requests()
+
+    async def work() -> tuple[list[Completion], Completion]:
+        tasks = await started(engine, asked)
+        await engine.suspend()
+        await asyncio.sleep(0.1)  # tokens that were on their way have come
+        before = [len(state.token_ids) for state in engine._running]
+        late = asyncio.create_task(engine.submit(replace(asked[0], request_id="late", max_new_tokens=1)))
+        await engine.abort([asked[1].request_id])
+        await asyncio.sleep(0.5)
+        assert [len(state.token_ids) for state in engine._running] == before[: len(engine._running)]
+        assert not late.done()
+        assert not tasks[0].done()
+        await engine.resume()
+        return await asyncio.gather(*tasks), await late
+
+    found, late = at_zero.run(work())
+    assert [each.end for each in found] == [CompletionEnd.LENGTH, CompletionEnd.ABORTED, *[CompletionEnd.LENGTH] * 2]
+    for each, completion in zip(asked, found, strict=True):
+        expected = at_zero.model.logprobs(0, each.prompt_ids + completion.token_ids)[len(each.prompt_ids) - 1 :]
+        compare(completion.logprobs, expected)
+    assert late.runs == (PolicyRun(Policy(0, 0), 1),)
+
+
 def test_completions_of_more_tokens_than_a_batch_holds_are_computed_again(at_zero: RunningVllm) -> None:
     """8 requests of over 300 tokens are more than the 2,048 tokens that vLLM takes into a batch on a CPU."""
     engine, model = at_zero.engine, at_zero.model
