@@ -10,7 +10,7 @@ import contextlib
 import importlib.metadata
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
+from coordinator.exported import coordinator_samples
 from coordinator.planning import architecture_of, planned
 from coordinator.service import CoordinatorService
 from coordinator.state import JobRequest, Settings, State
@@ -29,7 +30,9 @@ from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.tokens import TokenGuard, read_token
 from periplus.pb.v1 import control_pb2_grpc
+from periplus.process.exported_metrics import COORDINATOR_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
+from periplus.process.metrics_endpoint import exporting
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
 from periplus.wan.client import address_resolver
@@ -74,11 +77,11 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
 async def _serve(
     config: CoordinatorConfig, server: grpc.aio.Server, address: str, ready_file: Path | None, stop_on_stdin_eof: bool
 ) -> ShutdownReason:
-    async with serving(config, server):
+    async with serving(config, server) as metrics:
 
         def ready() -> None:
             if ready_file:
-                write_ready_file(ready_file, {"coordinator": address})
+                write_ready_file(ready_file, {"coordinator": address} | ({"metrics": metrics} if metrics else {}))
             log_event(log, logging.INFO, "coordinator_ready", address=address)
 
         reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=ready)
@@ -87,18 +90,19 @@ async def _serve(
 
 
 @asynccontextmanager
-async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
+async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[str]:
     """Run a coordinator behind `server`, which is already bound to its port; both stop when the context ends.
 
-    Raises: Conflict if another coordinator uses the state directory, ConfigError, StorageError.
+    Yield the address at which its metrics are served, or an empty text. Raises: Conflict if another coordinator uses
+    the state directory or the metrics' port is in use, ConfigError, StorageError.
     """
     with contextlib.closing(open_store(config.state_dir)) as store:
-        async with _served(config, server, store):
-            yield
+        async with _served(config, server, store) as metrics:
+            yield metrics
 
 
 @asynccontextmanager
-async def _served(config: CoordinatorConfig, server: grpc.aio.Server, store: Store) -> AsyncIterator[None]:
+async def _served(config: CoordinatorConfig, server: grpc.aio.Server, store: Store) -> AsyncIterator[str]:
     now_s, authority = _steady_unix_s(), store.authority()
     public_key, version = authority.public_key.hex(), importlib.metadata.version("periplus")
     log_event(log, logging.INFO, "job_authority", public_key=public_key, state_dir=config.state_dir or "none")
@@ -110,12 +114,16 @@ async def _served(config: CoordinatorConfig, server: grpc.aio.Server, store: Sto
     writer = Writer(state, store, now_s, _plan)
     service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
+
+    def samples() -> Iterator[ExportedSample]:
+        return coordinator_samples(writer.state, now_s(), version)
+
     # The server starts after the writer's tasks, because its calls wait for events to be applied.
-    async with asyncio.TaskGroup() as tasks:
+    async with exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics, asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
         try:
             await server.start()
-            yield
+            yield metrics
         finally:
             # Open streams end first, with an error that tells agents and watchers to try again. The server then has
             # only short calls to wait for, and they still need the writer. The tasks run without end, so that they must
