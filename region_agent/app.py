@@ -14,10 +14,11 @@ gateway).
 
 import asyncio
 import contextlib
+import importlib.metadata
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,9 @@ from periplus.net.resolver import AddressResolver
 from periplus.net.tokens import read_token
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Backoff
+from periplus.process.exported_metrics import AGENT_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
+from periplus.process.metrics_endpoint import exporting, on_loop
 from periplus.process.telemetry import event
 from periplus.values.machine import DeviceFamily, Inventory
 from periplus.values.record import RecordKind
@@ -56,6 +59,7 @@ from region_agent.control.reconcile import (
     task_of,
 )
 from region_agent.control.session import CoordinatorSession, SessionHandlers
+from region_agent.exported import SessionStatus, agent_samples
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
@@ -85,7 +89,7 @@ hand.
 async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
     """Serve one region until asked to stop, and return what asked for it.
 
-    Raises: Conflict if another agent serves the region, ConfigError if the coordinator refuses this agent's settings,
+    Raises: Conflict if another agent serves the region or a port is in use, ConfigError if the coordinator refuses this agent's settings,
     Denied if it refuses the token, Unreachable.
     """
     server = rpc.server()
@@ -117,11 +121,14 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
 
         def ready() -> None:
             if ready_file is not None:
-                write_ready_file(ready_file, {"gateway": address})
+                write_ready_file(ready_file, {"gateway": address} | ({"metrics": metrics} if metrics else {}))
 
+        version = importlib.metadata.version("periplus")
+        samples = on_loop(lambda: agent.samples(version))
         try:
             with rpc.ungrouped():
-                return await agent.run(stop_on_stdin_eof, ready)
+                async with exporting(config.metrics_listen, AGENT_METRICS, samples) as metrics:
+                    return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
@@ -276,6 +283,20 @@ class Agent:
     async def certificate(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
         """Return the coordinator's answer to a trainer's certificate request: a certificate, or why there is none."""
         return await self._certificates.ask(job_id, fork, public_key)
+
+    def samples(self, version: str) -> Iterator[ExportedSample]:
+        """Return what is exported to Prometheus now. Call it and read it on the event loop."""
+        session = self._session
+        age_s = clock.monotonic_s() - session.opened_at_s if session.connected.is_set() else None
+        return agent_samples(
+            self._config.region,
+            version=version,
+            session=SessionStatus(epoch=session.epoch, age_s=age_s),
+            machine=self._inventory.own,
+            processes=self._supervisor.processes,
+            sent_bytes=self._traffic.sent_bytes,
+            hubs=map(self._hubs.get, self._hubs.job_ids()),
+        )
 
     def _send(self, message: control_pb2.AgentMessage) -> None:
         self._session.send(message)

@@ -63,6 +63,14 @@ def agent() -> None:
     help="Where other regions reach it  [default: as it listens]",
 )
 @click.option(
+    "--metrics",
+    "metrics_listen",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where Prometheus scrapes the agent's metrics (docs/exported-metrics.md)  [default: nowhere]",
+)
+@click.option(
     "--work-dir",
     type=DirectoryToWrite(),
     default=Path(),
@@ -160,6 +168,7 @@ def run(
     coordinator: str,
     listen: str,
     advertise: str,
+    metrics_listen: str,
     work_dir: Path,
     state_dir: Path | None,
     allow_dirs: tuple[Path, ...],
@@ -196,6 +205,7 @@ def run(
             "coordinator": coordinator,
             "listen": listen,
             "advertise": advertise,
+            "metrics_listen": metrics_listen,
             "work_dir": str(work_dir),
             "state_dir": str(state_dir or work_dir / SHARED / quote(region, safe="")),
             "allow_dirs": [str(each) for each in allow_dirs],

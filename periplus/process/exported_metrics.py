@@ -78,9 +78,7 @@ LINK_RTT = ExportedMetric("periplus_link_rtt_seconds", "Round-trip time of the l
 LINK_THROUGHPUT = ExportedMetric(
     "periplus_link_throughput_bytes_per_second", "Throughput of the link when it was measured last.", _PAIR
 )
-LINK_FAILED = ExportedMetric(
-    "periplus_link_failed", "Whether the last measurement of the link failed: 1 or 0.", _PAIR
-)
+LINK_FAILED = ExportedMetric("periplus_link_failed", "Whether the last measurement of the link failed: 1 or 0.", _PAIR)
 JOBS = ExportedMetric(
     "periplus_jobs", "Jobs by state. Those that have ended count until they are forgotten.", ("state",)
 )
@@ -98,7 +96,9 @@ JOB_TRAINING = ExportedMetric(
     "periplus_job_training_seconds", "Time of a step that the trainer computes, mean of about the last 20.", _JOB
 )
 JOB_WAITING = ExportedMetric(
-    "periplus_job_waiting_seconds", "Time of a step that the trainer waits for samples, mean of about the last 20.", _JOB
+    "periplus_job_waiting_seconds",
+    "Time of a step that the trainer waits for samples, mean of about the last 20.",
+    _JOB,
 )
 JOB_PUBLICATION = ExportedMetric(
     "periplus_job_publication_seconds",
@@ -123,7 +123,10 @@ JOB_REGION_TOKENS = ExportedMetric(
     _JOB_REGION,
 )
 JOB_SENT_BYTES = ExportedMetric(
-    "periplus_job_sent_bytes_total", "Payload that the job sent from one region to another.", ("job_id", *_PAIR), _COUNTER
+    "periplus_job_sent_bytes_total",
+    "Payload that the job sent from one region to another.",
+    ("job_id", *_PAIR),
+    _COUNTER,
 )
 TASKS = ExportedMetric(
     "periplus_tasks",
@@ -153,9 +156,7 @@ AGENT_SENT_BYTES = ExportedMetric(
     _PAIR,
     _COUNTER,
 )
-AGENT_SPOOL_BYTES = ExportedMetric(
-    "periplus_agent_spool_bytes", "Bytes of the frames in the job's spool.", _JOB_REGION
-)
+AGENT_SPOOL_BYTES = ExportedMetric("periplus_agent_spool_bytes", "Bytes of the frames in the job's spool.", _JOB_REGION)
 AGENT_SPOOL_LIMIT = ExportedMetric(
     "periplus_agent_spool_limit_bytes", "Bytes that the job's spool may hold.", _JOB_REGION
 )
