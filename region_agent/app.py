@@ -89,8 +89,8 @@ hand.
 async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
     """Serve one region until asked to stop, and return what asked for it.
 
-    Raises: Conflict if another agent serves the region or a port is in use, ConfigError if the coordinator refuses this agent's settings,
-    Denied if it refuses the token, Unreachable.
+    Raises: Conflict if another agent serves the region or a port is in use, ConfigError if the coordinator refuses this
+    agent's settings, Denied if it refuses the token, Unreachable.
     """
     server = rpc.server()
     hubs, traffic = Hubs(config.region), Traffic()

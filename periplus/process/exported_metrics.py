@@ -70,7 +70,7 @@ REGION_DEVICE_PROBLEMS = ExportedMetric(
 )
 REGION_SENT_BYTES = ExportedMetric(
     "periplus_region_sent_bytes_total",
-    "Payload that the gateway of one region sent to another since its agent's start.",
+    "Bytes that the gateway of one region sent to another since its agent's start, as the coordinator heard last.",
     _PAIR,
     _COUNTER,
 )
@@ -124,7 +124,7 @@ JOB_REGION_TOKENS = ExportedMetric(
 )
 JOB_SENT_BYTES = ExportedMetric(
     "periplus_job_sent_bytes_total",
-    "Payload that the job sent from one region to another.",
+    "Bytes that the job sent from one region to another, over all its forks.",
     ("job_id", *_PAIR),
     _COUNTER,
 )
