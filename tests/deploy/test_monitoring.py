@@ -1,4 +1,4 @@
-"""The files for Prometheus and Grafana: their metrics exist, and Prometheus itself accepts them and what is exported."""
+"""The files for Prometheus and Grafana: their metrics exist, and Prometheus accepts them and what is exported."""
 
 import asyncio
 import json

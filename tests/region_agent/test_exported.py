@@ -108,23 +108,23 @@ def test_processes_are_counted_by_role_and_state() -> None:
 
 @played
 async def test_a_job_is_told_with_its_spool_and_its_newest_weights() -> None:
-    frames = frame_spool(max_bytes=5000)
+    frames = frame_spool(max_bytes=50_000)
     hub = JobHub(JOB, "us", frames, weight_cache(), secret=JOB_SECRET)
     labels = f"{JOB},us"
     found = exported(hubs=(hub,))
     assert found[f"periplus_agent_spool_frames {labels}"] == found[f"periplus_agent_spool_bytes {labels}"] == 0
     assert f"periplus_agent_weights_version {labels}" not in found
 
-    frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, b"x" * 3000)
+    frame = Frame(CodecId.TRAJECTORY_COLUMNS_ZSTD, bytes(30_000))
     await frames.take(key(1), frame)
     blocked = asyncio.create_task(frames.take(key(2), frame))
     await until(lambda: bool(frames.obstacle))
-    for record in anchor(7).records:
+    for record in anchor(7).records():
         hub.feed.append(record)
     found = exported(hubs=(hub,))
     assert found[f"periplus_agent_spool_frames {labels}"] == 1
-    assert 3000 < found[f"periplus_agent_spool_bytes {labels}"] < found[f"periplus_agent_spool_limit_bytes {labels}"]
-    assert found[f"periplus_agent_spool_limit_bytes {labels}"] == 5000
+    assert 30_000 < found[f"periplus_agent_spool_bytes {labels}"] < found[f"periplus_agent_spool_limit_bytes {labels}"]
+    assert found[f"periplus_agent_spool_limit_bytes {labels}"] == 50_000
     assert found[f"periplus_agent_spool_blocked {labels}"] == 1
     assert found[f"periplus_agent_weights_version {labels}"] == 7
 

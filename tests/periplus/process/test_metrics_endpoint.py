@@ -26,7 +26,11 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
 
 
 def some() -> Iterable[ExportedSample]:
-    return (AGENT_EPOCH.of(3, region='e"u\\1\n'), REGION_SESSIONS.of(2, region="eu"), REGION_SESSIONS.of(5, region="us"))
+    return (
+        AGENT_EPOCH.of(3, region='e"u\\1\n'),
+        REGION_SESSIONS.of(2, region="eu"),
+        REGION_SESSIONS.of(5, region="us"),
+    )
 
 
 def test_a_scraper_reads_the_samples_with_their_kinds_and_the_process() -> None:
