@@ -30,7 +30,7 @@ from tests.support.coordinator.loopback import DEADLINE_S, FakeAgent
 from tests.support.coordinator.machine_run import Run, request
 from tests.support.coordinator.machines import inventory, machine
 from tests.support.planner.predicted_plan import PLAN
-from tests.support.scrape import scraped, told, value
+from tests.support.processes.scrape import scraped, told, value
 
 
 def exported(run: Run) -> dict[str, float]:

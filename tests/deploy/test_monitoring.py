@@ -22,7 +22,7 @@ from coordinator.config import CoordinatorConfig
 from periplus.net import rpc
 from periplus.process.exported_metrics import EXPORTED_METRICS
 from tests.support.coordinator.loopback import DEADLINE_S, FakeAgent
-from tests.support.scrape import scraped
+from tests.support.processes.scrape import scraped
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 NAME = re.compile(r"\bperiplus_[a-z0-9_]+")

@@ -18,7 +18,7 @@ from region_agent.gateway.hub import JobHub
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
 from tests.support.gateway.loopback import JOB, anchor, frame_spool, play, played, until, weight_cache
 from tests.support.keys import JOB_SECRET
-from tests.support.scrape import scraped, told, value
+from tests.support.processes.scrape import scraped, told, value
 
 OWN = Machine(
     name="h",

@@ -11,7 +11,7 @@ from periplus.errors import Conflict
 from periplus.process import metrics_endpoint
 from periplus.process.exported_metrics import AGENT_EPOCH, BUILD_INFO, REGION_SESSIONS, ExportedSample
 from periplus.process.metrics_endpoint import exporting, on_loop
-from tests.support.scrape import DEADLINE_S, scraped, value
+from tests.support.processes.scrape import DEADLINE_S, scraped, value
 
 METRICS = (BUILD_INFO, AGENT_EPOCH, REGION_SESSIONS)
 ANY = "127.0.0.1:0"
