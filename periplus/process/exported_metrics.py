@@ -176,54 +176,14 @@ AGENT_DEVICE_PROBLEMS = ExportedMetric(
     "periplus_agent_device_problems", "Devices of the agent's machine that cannot be used.", ("region",)
 )
 
-COORDINATOR_METRICS = (
-    BUILD_INFO,
-    REGION_CONNECTED,
-    REGION_MODE,
-    REGION_SILENCE,
-    REGION_SESSIONS,
-    REGION_DEVICES,
-    REGION_DEVICE_PROBLEMS,
-    REGION_SENT_BYTES,
-    LINK_RTT,
-    LINK_THROUGHPUT,
-    LINK_FAILED,
-    JOBS,
-    JOB_STATE,
-    JOB_PENDING,
-    JOB_VERSION,
-    JOB_FORK,
-    JOB_SILENCE,
-    JOB_STEP,
-    JOB_TRAINING,
-    JOB_WAITING,
-    JOB_PUBLICATION,
-    JOB_PLANNED_STEP,
-    JOB_REGION_GENERATION,
-    JOB_REGION_WEIGHTS,
-    JOB_REGION_TOKENS,
-    JOB_SENT_BYTES,
-    TASKS,
-    PLANNING,
-)
-"""What a coordinator exports."""
+_ALL = tuple(each for each in list(globals().values()) if isinstance(each, ExportedMetric))
+_OF_AGENT = tuple(metric for metric in _ALL if metric.name.startswith("periplus_agent_"))
 
-AGENT_METRICS = (
-    BUILD_INFO,
-    AGENT_CONNECTED,
-    AGENT_EPOCH,
-    AGENT_SESSION_AGE,
-    AGENT_PROCESSES,
-    AGENT_SENT_BYTES,
-    AGENT_SPOOL_BYTES,
-    AGENT_SPOOL_LIMIT,
-    AGENT_SPOOL_FRAMES,
-    AGENT_SPOOL_BLOCKED,
-    AGENT_WEIGHTS_VERSION,
-    AGENT_DEVICES,
-    AGENT_DEVICE_PROBLEMS,
-)
+COORDINATOR_METRICS = tuple(metric for metric in _ALL if metric not in _OF_AGENT)
+"""What a coordinator exports: all of this module but those whose names say that they are an agent's."""
+
+AGENT_METRICS = (BUILD_INFO, *_OF_AGENT)
 """What an agent exports."""
 
-EXPORTED_METRICS = MappingProxyType({metric.name: metric for metric in (*COORDINATOR_METRICS, *AGENT_METRICS)})
+EXPORTED_METRICS = MappingProxyType({metric.name: metric for metric in _ALL})
 """The registry, by name."""

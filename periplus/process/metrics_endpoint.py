@@ -47,12 +47,12 @@ class ExportedSamples:
     def _families(self, samples: Iterable[ExportedSample]) -> Iterator["MetricOfLibrary"]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        families: dict[ExportedMetric, CounterMetricFamily | GaugeMetricFamily] = {}
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
         for metric in self._metrics:
             make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
-            families[metric] = make(metric.name, metric.sentence, labels=metric.labels)
+            families[metric.name] = make(metric.name, metric.sentence, labels=metric.labels)
         for sample in samples:
-            families[sample.metric].add_metric(sample.labels, sample.value)
+            families[sample.metric.name].add_metric(sample.labels, sample.value)
         return iter(families.values())
 
 
