@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
 from coordinator.app import serving
 from coordinator.config import CoordinatorConfig
 from periplus.net import rpc
 from periplus.process.exported_metrics import EXPORTED_METRICS
+from periplus.process.metrics_endpoint import ExportedSamples
 from tests.support.coordinator.loopback import DEADLINE_S, FakeAgent
 from tests.support.processes.scrape import scraped
 
@@ -106,6 +108,17 @@ def test_prometheus_accepts_the_queries_of_the_dashboard(tmp_path: Path) -> None
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [group]}))
     done = promtool("check", "rules", tmp_path / "rules.yml")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_prometheus
+def test_prometheus_finds_no_fault_with_any_name_of_the_registry() -> None:
+    registry, metrics = CollectorRegistry(), tuple(EXPORTED_METRICS.values())
+    samples = [metric.of(1, **dict.fromkeys(metric.labels, "x")) for metric in metrics]
+    registry.register(ExportedSamples(metrics, lambda: samples))
+    text = generate_latest(registry).decode()
+    assert text.count("# TYPE") == len(metrics)
+    done = promtool("check", "metrics", given=text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 async def with_two_regions(metrics: str, address: str) -> str:

@@ -4,7 +4,10 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from periplus.codec.frame import CodecId, Frame
+from periplus.errors import Conflict
 from periplus.process.exported_metrics import AGENT_METRICS
 from periplus.process.lifecycle import ShutdownReason
 from periplus.values.machine import Device, DeviceFamily, Machine
@@ -133,29 +136,31 @@ async def test_a_job_is_told_with_its_spool_and_its_newest_weights() -> None:
     assert exported(hubs=(hub,))[f"periplus_agent_spool_blocked {labels}"] == 0
 
 
+def config(folder: Path, coordinator: str, metrics: str) -> AgentConfig:
+    return AgentConfig(
+        region="us",
+        coordinator=coordinator,
+        listen="127.0.0.1:0",
+        metrics_listen=metrics,
+        advertise="",
+        work_dir=folder,
+        state_dir=folder / "state",
+        wan="",
+        num_cores=2,
+        memory_bytes=1 << 30,
+        worker_threads=1,
+        trainer_threads=1,
+        stop_grace_s=5.0,
+        restart_backoff_s=0.1,
+    )
+
+
 def test_an_agent_serves_its_session_to_a_scraper(tmp_path: Path) -> None:
     async def scene() -> None:
         fake, ready = FakeCoordinator(), tmp_path / "ready.json"
         async with served(fake) as coordinator:
-            config = AgentConfig(
-                region="us",
-                coordinator=coordinator,
-                listen="127.0.0.1:0",
-                metrics_listen="127.0.0.1:0",
-                advertise="",
-                work_dir=tmp_path,
-                state_dir=tmp_path / "state",
-                wan="",
-                num_cores=2,
-                memory_bytes=1 << 30,
-                worker_threads=1,
-                trainer_threads=1,
-                stop_grace_s=5.0,
-                restart_backoff_s=0.1,
-            )
-            running: asyncio.Task[ShutdownReason] = asyncio.create_task(
-                run(config, ready_file=ready, stop_on_stdin_eof=False)
-            )
+            agent = run(config(tmp_path, coordinator, "127.0.0.1:0"), ready_file=ready, stop_on_stdin_eof=False)
+            running: asyncio.Task[ShutdownReason] = asyncio.create_task(agent)
             try:
                 await until(lambda: ready.exists() and len(fake.came) > 1)
                 text = await asyncio.to_thread(scraped, json.loads(ready.read_text())["metrics"])
@@ -164,6 +169,17 @@ def test_an_agent_serves_its_session_to_a_scraper(tmp_path: Path) -> None:
                 await asyncio.wait({running})
         assert value(text, "periplus_agent_session_connected", region="us") == 1
         assert value(text, "periplus_agent_session_epoch", region="us") == 1
-        assert 0 <= (value(text, "periplus_agent_session_age_seconds", region="us") or -1) < 100
+        age_s = value(text, "periplus_agent_session_age_seconds", region="us")
+        assert age_s is not None
+        assert 0 <= age_s < 100
+
+    play(scene)
+
+
+def test_a_taken_port_of_metrics_is_a_conflict(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with served(FakeCoordinator()) as coordinator:
+            with pytest.raises(Conflict, match="the port is in use"):
+                await run(config(tmp_path, coordinator, coordinator), ready_file=None, stop_on_stdin_eof=False)
 
     play(scene)
