@@ -10,7 +10,7 @@ import contextlib
 import importlib.metadata
 import logging
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
+from coordinator.exported import coordinator_samples
 from coordinator.members.membership import Membership
 from coordinator.planning import architecture_of, planned
 from coordinator.service import CoordinatorService
@@ -30,7 +31,9 @@ from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.tokens import TokenGuard, read_token
 from periplus.pb.v1 import control_pb2_grpc
+from periplus.process.exported_metrics import COORDINATOR_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
+from periplus.process.metrics_endpoint import exporting
 from periplus.process.telemetry import event as log_event
 from periplus.values.machine import DeviceCount
 from periplus.wan.client import address_resolver
@@ -72,8 +75,9 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
         async with address_resolver(config.region, config.wan or None, token) as resolver:
             await resolver.announce(address)
         with rpc.ungrouped():
-            async with served(config, server, store, membership):
-                return await _until_stopped(address, ready_file, stop_on_stdin_eof)
+            async with served(config, server, store, membership) as metrics:
+                addresses = {"coordinator": address} | ({"metrics": metrics} if metrics else {})
+                return await _until_stopped(addresses, ready_file, stop_on_stdin_eof)
 
 
 def _token_admission(file: Path | None) -> rpc.Admission | None:
@@ -84,11 +88,13 @@ def _token_admission(file: Path | None) -> rpc.Admission | None:
     return lambda call: guard.check(call.metadata)
 
 
-async def _until_stopped(address: str, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
+async def _until_stopped(
+    addresses: Mapping[str, str], ready_file: Path | None, stop_on_stdin_eof: bool
+) -> ShutdownReason:
     def ready() -> None:
         if ready_file:
-            write_ready_file(ready_file, {"coordinator": address})
-        log_event(log, logging.INFO, "coordinator_ready", address=address)
+            write_ready_file(ready_file, addresses)
+        log_event(log, logging.INFO, "coordinator_ready", address=addresses["coordinator"])
 
     reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=ready)
     log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
@@ -96,22 +102,23 @@ async def _until_stopped(address: str, ready_file: Path | None, stop_on_stdin_eo
 
 
 @asynccontextmanager
-async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
+async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[str]:
     """Run a coordinator without identities behind `server`, which is already bound to its port.
 
     Both stop when the context ends.
 
-    Raises: Conflict if another coordinator uses the state directory, ConfigError, StorageError.
+    Yield the address at which its metrics are served, or an empty text. Raises: Conflict if another coordinator uses
+    the state directory or the metrics' port is in use, ConfigError, StorageError.
     """
     with contextlib.closing(open_store(config.state_dir)) as store:
-        async with served(config, server, store, None):
-            yield
+        async with served(config, server, store, None) as metrics:
+            yield metrics
 
 
 @asynccontextmanager
 async def served(
     config: CoordinatorConfig, server: grpc.aio.Server, store: Store, membership: Membership | None
-) -> AsyncIterator[None]:
+) -> AsyncIterator[str]:
     now_s, authority = _steady_unix_s(), store.authority()
     public_key, version = authority.public_key.hex(), importlib.metadata.version("periplus")
     log_event(log, logging.INFO, "job_authority", public_key=public_key, state_dir=config.state_dir or "none")
@@ -123,12 +130,16 @@ async def served(
     writer = Writer(state, store, now_s, _plan)
     service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority, membership)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
+
+    def samples() -> Iterator[ExportedSample]:
+        return coordinator_samples(writer.state, now_s(), version)
+
     # The server starts after the writer's tasks, because its calls wait for events to be applied.
-    async with asyncio.TaskGroup() as tasks:
+    async with exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics, asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
         try:
             await server.start()
-            yield
+            yield metrics
         finally:
             # Open streams end first, with an error that tells agents and watchers to try again. The server then has
             # only short calls to wait for, and they still need the writer. The tasks run without end, so that they must

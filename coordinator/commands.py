@@ -103,6 +103,14 @@ def restore(state_dir: Path, file: Path) -> int:
     type=HOST_PORT,
     help="Address to listen on; with port 0 the system chooses a free port.",
 )
+@click.option(
+    "--metrics",
+    "metrics_listen",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where Prometheus scrapes the coordinator's metrics (docs/exported-metrics.md)  [default: nowhere]",
+)
 @click.option("--region", default="", metavar="NAME", help="Region of the coordinator; only with --wan.")
 @click.option(
     "--wan",
@@ -144,6 +152,7 @@ def restore(state_dir: Path, file: Path) -> int:
 )
 def run(
     listen: str,
+    metrics_listen: str,
     region: str,
     wan: str,
     state_dir: Path | None,
@@ -159,6 +168,7 @@ def run(
     config = resolve(
         CoordinatorConfig(
             listen=listen,
+            metrics_listen=metrics_listen,
             region=region,
             wan=wan,
             state_dir=state_dir,

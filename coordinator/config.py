@@ -16,6 +16,9 @@ class CoordinatorConfig(Config):
     listen: str = Field(default="127.0.0.1:7070", min_length=1)
     """host:port on which the coordinator listens for agents and operators; with port 0 the system chooses a port."""
 
+    metrics_listen: str = ""
+    """host:port of the HTTP endpoint for Prometheus; empty for none, and with port 0 the system chooses a port."""
+
     wan: str = ""
     """Control address of the WAN emulator; empty when the coordinator uses the real network."""
 
@@ -57,9 +60,11 @@ class CoordinatorConfig(Config):
 
 def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     """Return the configuration unchanged if its settings agree. Raises: ConfigError if they contradict each other."""
-    host, _, port = config.listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--listen {config.listen!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
+    for option, address in (("--listen", config.listen), ("--metrics", config.metrics_listen)):
+        host, _, port = address.rpartition(":")
+        is_off = option == "--metrics" and not address
+        if not is_off and (not host or not port.isdigit() or int(port) > 65535):
+            raise ConfigError(f"{option} {address!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
     emulates = bool(config.wan)  # the emulator is asked with the token
     check_identified(
         "a coordinator", config.listen, plaintext=config.plaintext, token_file=None if emulates else config.token_file

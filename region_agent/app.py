@@ -14,18 +14,17 @@ gateway).
 
 import asyncio
 import contextlib
+import importlib.metadata
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import grpc.aio
-
 from periplus import clock
-from periplus.errors import ConfigError, Conflict, PeriplusError
+from periplus.errors import ConfigError, PeriplusError
 from periplus.job.job_file import JobFile
 from periplus.net import parties, rpc
 from periplus.net.convert import inventory_to_pb
@@ -34,7 +33,9 @@ from periplus.net.resolver import AddressResolver
 from periplus.net.tokens import read_token
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Backoff
+from periplus.process.exported_metrics import AGENT_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
+from periplus.process.metrics_endpoint import exporting, on_loop
 from periplus.process.telemetry import event
 from periplus.values.machine import DeviceFamily, Inventory
 from periplus.values.record import RecordKind
@@ -59,6 +60,7 @@ from region_agent.control.reconcile import (
     task_of,
 )
 from region_agent.control.session import CoordinatorSession, SessionHandlers
+from region_agent.exported import SessionStatus, agent_samples
 from region_agent.gateway.admission import GatewayAdmission
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
@@ -66,6 +68,7 @@ from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
+from region_agent.gateway_server import bound, revoke
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from region_agent.profiling import Profiler
 from region_agent.state_directory import StateDirectory
@@ -89,8 +92,8 @@ hand.
 async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
     """Serve one region until asked to stop, and return what asked for it.
 
-    Raises: Conflict if another agent serves the region, ConfigError if the coordinator refuses this agent's settings,
-    Denied if it refuses the token, Unreachable.
+    Raises: Conflict if another agent serves the region or a port is in use, ConfigError if the coordinator refuses this
+    agent's settings, Denied if it refuses the token, Unreachable.
     """
     state = StateDirectory(config.state_dir)
     identity = None if config.plaintext else AgentIdentity(state.identity, clock.unix_s)
@@ -99,7 +102,7 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     admission, calls = GatewayAdmission(config.region), rpc.OpenCalls()
     server = rpc.server(None if identity is None else admission.admit, calls)
     hubs, traffic = Hubs(config.region), Traffic()
-    address = _bound(server, config.listen, state.last_address(), identity)
+    address = bound(server, config.listen, state.last_address(), identity)
     state.keep_address(address)
     token = read_token(config.token_file) if config.token_file else ""
     async with address_resolver(config.region, config.wan or None, token) as resolver:
@@ -118,7 +121,7 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             hubs=hubs,
             traffic=traffic,
             identity=identity,
-            on_revocations=partial(_revoke, admission, calls),
+            on_revocations=partial(revoke, admission, calls),
         )
         service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
@@ -127,37 +130,19 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
 
         def ready() -> None:
             if ready_file is not None:
-                write_ready_file(ready_file, {"gateway": address})
+                write_ready_file(ready_file, {"gateway": address} | ({"metrics": metrics} if metrics else {}))
 
+        version = importlib.metadata.version("periplus")
+        samples = on_loop(lambda: agent.samples(version))
         try:
             with rpc.ungrouped():
-                return await agent.run(stop_on_stdin_eof, ready)
+                async with exporting(config.metrics_listen, AGENT_METRICS, samples) as metrics:
+                    return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
             for job_id in hubs.job_ids():
                 release(hubs.drop(job_id))
             state.remove_if_empty()
-
-
-def _revoke(admission: GatewayAdmission, calls: rpc.OpenCalls, before_s: Mapping[str, float]) -> None:
-    """Refuse revoked certificates from now on, and end the calls of their owners."""
-    admission.revocations = before_s
-    calls.end_refused(admission.admit)
-
-
-def _bound(server: grpc.aio.Server, listen: str, last: str, identity: AgentIdentity | None) -> str:
-    """Bind the gateway, where it is free to choose to the port of the agent before, whose processes dial it there.
-
-    Raises: Conflict, ConfigError.
-    """
-    secured = None
-    if identity is not None:
-        secured = rpc.ServerIdentity(current=identity.current, authorities=(identity.task_authority.certificate,))
-    host, _, port = listen.rpartition(":")
-    if int(port) == 0 and last.rpartition(":")[0] == host:
-        with contextlib.suppress(Conflict):  # another process has it by now
-            return rpc.bind(server, last, secured)
-    return rpc.bind(server, listen, secured)
 
 
 def release(hub: JobHub) -> None:
@@ -302,6 +287,20 @@ class Agent:
     async def certificate(self, job_id: str, fork: int, public_key: bytes) -> control_pb2.CertificateAnswer:
         """Return the coordinator's answer to a trainer's certificate request: a certificate, or why there is none."""
         return await self._certificates.ask(job_id, fork, public_key)
+
+    def samples(self, version: str) -> Iterator[ExportedSample]:
+        """Return what is exported to Prometheus now. Call it and read it on the event loop."""
+        session = self._session
+        age_s = clock.monotonic_s() - session.opened_at_s if session.connected.is_set() else None
+        return agent_samples(
+            self._config.region,
+            version=version,
+            session=SessionStatus(epoch=session.epoch, age_s=age_s),
+            machine=self._inventory.own,
+            processes=self._supervisor.processes,
+            sent_bytes=self._traffic.sent_bytes,
+            hubs=map(self._hubs.get, self._hubs.job_ids()),
+        )
 
     def _send(self, message: control_pb2.AgentMessage) -> None:
         self._session.send(message)

@@ -142,6 +142,14 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
     type=HOST_PORT,
     help="Where other regions reach it  [default: as it listens]",
 )
+@click.option(
+    "--metrics",
+    "metrics_listen",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where Prometheus scrapes the agent's metrics (docs/exported-metrics.md)  [default: nowhere]",
+)
 @_WORK_DIRECTORY
 @_STATE_DIRECTORY
 @click.option(
@@ -230,6 +238,7 @@ def run(
     plaintext: bool,
     listen: str,
     advertise: str,
+    metrics_listen: str,
     work_dir: Path,
     state_dir: Path | None,
     allow_dirs: tuple[Path, ...],
@@ -268,6 +277,7 @@ def run(
             "plaintext": plaintext,
             "listen": listen,
             "advertise": advertise,
+            "metrics_listen": metrics_listen,
             "work_dir": str(work_dir),
             "state_dir": str(_state_dir(region, work_dir, state_dir)),
             "allow_dirs": [str(each) for each in allow_dirs],

@@ -34,6 +34,9 @@ class AgentConfig(Config):
     listen: str = Field(pattern=HOST_PORT)
     """host:port at which the gateway listens; with port 0 the system chooses the port."""
 
+    metrics_listen: str = Field(default="", pattern=f"^$|{HOST_PORT}")
+    """host:port of the HTTP endpoint for Prometheus; empty for none, and with port 0 the system chooses the port."""
+
     advertise: str = Field(pattern=f"^$|{HOST_PORT}")
     """host:port at which other regions reach the gateway; empty if that is the address at which it listens."""
 

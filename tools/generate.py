@@ -22,6 +22,7 @@ from bench.planner_cases.fleets.published import HetrlScenario, areal_hex_fleet,
 from periplus.config import yaml_text
 from periplus.job.architectures import ARCHITECTURES, WITHOUT_TORCH, SupportedArchitecture
 from periplus.job.job_file import job_schema
+from periplus.process.exported_metrics import AGENT_METRICS, COORDINATOR_METRICS
 from periplus.process.telemetry import FAMILIES, METRICS, MetricKind
 from planner.files.fleet_file import fleet_schema, to_tree
 from planner.files.workload_file import workload_schema
@@ -55,6 +56,7 @@ def generate(out: Path) -> None:
         (fleets / f"{name}.yaml").write_text(fleet_text(published), encoding="utf-8")
     (docs / "architectures.md").write_text(architectures_page(), encoding="utf-8")
     (docs / "metrics.md").write_text(metrics_page(), encoding="utf-8")
+    (docs / "exported-metrics.md").write_text(exported_metrics_page(), encoding="utf-8")
 
 
 def published_fleets() -> dict[str, FleetWithGuesses]:
@@ -162,6 +164,43 @@ records; a *gauge* may not. `<region>` and `<part>` stand for the names of regio
     rows += [(family.shown, family.unit, "gauge", family.sentence) for family in FAMILIES]
     lines = [f"| `{name}` | {unit} | {kind} | {sentence} |" for name, unit, kind, sentence in rows]
     return "\n".join([head, "| name | unit | kind | meaning |", "|---|---|---|---|", *lines]) + "\n"
+
+
+EXPORTED_METRICS_HEAD = """# Metrics for Prometheus
+
+<!-- Made by `make generate` from periplus/process/exported_metrics.py, which refuses every other name. -->
+
+`periplus coordinator --metrics HOST:PORT` and `periplus agent --metrics HOST:PORT` serve `http://HOST:PORT/metrics` in
+the text format of Prometheus. Without the option nothing is served. With port 0 the system chooses a port; the ready
+file has it as `metrics`. [deploy/README.md](../deploy/README.md) has a configuration of Prometheus, alerts and a
+dashboard.
+
+The endpoint asks for no token. The values are no secrets, but they name regions and jobs: let only the scraper reach
+the port.
+
+- Values are what the process knows at the time of the scrape; nothing is measured for a scrape.
+- A job's id is the label `job_id`, since Prometheus gives every series a label `job` of its own.
+- Jobs that have ended have no series of their own; they count in `periplus_jobs`.
+- A counter begins anew when its process starts again.
+- Both processes also export what prometheus_client knows of a process: `process_cpu_seconds_total`,
+  `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_start_time_seconds`, `process_open_fds` and
+  `process_max_fds`.
+- The values of each training step are in `metrics.jsonl` of the run ([metrics.md](metrics.md)).
+"""
+"""Text of docs/exported-metrics.md before its tables."""
+
+
+def exported_metrics_page() -> str:
+    """Return the document that lists every metric for Prometheus, those of the coordinator first."""
+    lines = [EXPORTED_METRICS_HEAD]
+    for title, metrics in (("The coordinator", COORDINATOR_METRICS), ("An agent", AGENT_METRICS)):
+        lines += [f"## {title}", "| name | labels | kind | meaning |", "|---|---|---|---|"]
+        lines += [
+            f"| `{m.name}` | {', '.join(f'`{label}`' for label in m.labels) or '-'} | {m.kind} | {m.sentence} |"
+            for m in metrics
+        ]
+        lines.append("")
+    return "\n".join(lines[:-1]) + "\n"
 
 
 def stale() -> list[str]:

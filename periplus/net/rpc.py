@@ -244,35 +244,47 @@ def bind(server_: grpc.aio.Server, address: str, identity: ServerIdentity | None
     A socket of our own tries the address first, because gRPC writes a line of its own to standard error if it cannot
     bind, and does not say why. Raises: Conflict if the address cannot be bound.
     """
-    host = address.rpartition(":")[0]
+    host, _, port = address.rpartition(":")
+    with binding(address):
+        try_to_bind(host, int(port))
+        try:
+            if identity is None:
+                bound_port = server_.add_insecure_port(address)
+            else:
+                bound_port = server_.add_secure_port(address, identity.credentials())
+        except RuntimeError as error:  # somebody took the port in between
+            raise OSError(errno.EADDRINUSE, str(error)) from error
+    return f"{host}:{bound_port}"
+
+
+@contextmanager
+def binding(address: str) -> Iterator[None]:
+    """Let an OSError of binding a socket to `address` leave this context as Conflict, with what to do."""
     try:
-        _try_to_bind(host.removeprefix("[").removesuffix("]"), int(address.rpartition(":")[2]))
-        if identity is None:
-            port = server_.add_insecure_port(address)
-        else:
-            port = server_.add_secure_port(address, identity.credentials())
+        yield
     except OSError as error:
         what, remedy = _CANNOT_BIND.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
         raise errors.Conflict(f"cannot listen on {address}: {what}; {remedy}") from error
-    except RuntimeError as error:  # somebody took the port in between
-        what, remedy = _CANNOT_BIND[errno.EADDRINUSE]
-        raise errors.Conflict(f"cannot listen on {address}: {what}; {remedy}") from error
-    return f"{host}:{port}"
 
 
-def _try_to_bind(host: str, port: int) -> None:
-    """Bind a socket to the first address of the host that allows it, as gRPC does. Raises: OSError if none does."""
+def try_to_bind(host: str, port: int) -> str:
+    """Bind a socket to the first address of the host that allows it, as gRPC does, and close it again.
+
+    Return the host without the brackets of an IPv6 address. Raises: OSError if no address allows it.
+    """
+    bare = host.removeprefix("[").removesuffix("]")
     refusal: OSError | None = None
-    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, place in socket.getaddrinfo(bare, port, type=socket.SOCK_STREAM):
         try:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC binds
                 probe.bind(place)
-                return
+                return bare
         except OSError as error:
             refusal = refusal or error
     if refusal is not None:
         raise refusal
+    return bare
 
 
 def error_detail(error: errors.PeriplusError) -> bytes:

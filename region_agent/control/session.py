@@ -80,8 +80,9 @@ class SessionHandlers:
 class CoordinatorSession:
     """One agent's session, across reconnections.
 
-    `send` may be called at any time; `connected` is set while a session is open. `token` is what a coordinator without
-    identities wants of its callers, or empty; `secured` returns how to call one with them.
+    `send` may be called at any time; `connected` is set while a session is open. `epoch` is the number of the newest
+    session, 0 before the first, and `opened_at_s` when it was opened, on the monotonic clock. `token` is what a
+    coordinator without identities wants of its callers, or empty; `secured` returns how to call one with them.
     """
 
     def __init__(
@@ -101,6 +102,8 @@ class CoordinatorSession:
         self._filled = asyncio.Event()
         self._closing = False
         self.connected = asyncio.Event()
+        self.epoch = 0
+        self.opened_at_s = 0.0
 
     def send(self, message: control_pb2.AgentMessage) -> None:
         """Queue one message for the coordinator. If the outbox is full, an older one is dropped.
@@ -151,6 +154,7 @@ class CoordinatorSession:
                 # Nothing is sent from the outbox before the coordinator has welcomed this agent and given the session
                 # its epoch.
                 epoch, heartbeat_s = await self._greet(call, messages)
+                self.epoch, self.opened_at_s = epoch, clock.monotonic_s()
                 self.connected.set()
                 event(log, logging.INFO, "session_open", coordinator=self._address, epoch=epoch)
                 async with asyncio.TaskGroup() as tasks:

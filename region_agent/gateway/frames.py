@@ -93,6 +93,11 @@ class FrameSpool:
         """Bytes of the spool on disk."""
         return self._spool.num_bytes
 
+    @property
+    def max_bytes(self) -> int:
+        """Bytes that the spool may have on disk."""
+        return self._spool.max_bytes
+
     async def take(self, key: FrameKey, frame: Frame) -> bool:
         """Append a frame, waiting for room. Return False if its key was taken before. Raises: StorageError."""
         while key not in self._seen:

@@ -56,6 +56,7 @@ BOUNDARY: dict[str, frozenset[str]] = {
     "periplus": frozenset(
         {
             "periplus/net/convert.py",  # what several services convert
+            "periplus/net/joining.py",  # one call, which agents and operators make
             "periplus/net/rpc.py",  # maps gRPC's errors and details to ours
             "periplus/wan/app.py",  # registers the emulator's servicer
             "periplus/wan/client.py",  # dials the emulator

@@ -17,7 +17,7 @@ from trainer.ledger.values import BatchReady, Drop, Effect, Holding, LedgerLimit
 LOST_HOLD_STEPS = 0.5
 """How long a hold goes on when only lost samples are missing, in mean durations of a training step.
 
-Simulated with one worker in ten dying each hour (the worst case of bench/staleness.py, docs/design/0003-ledger.md), 0.5
+Simulated with one worker in ten dying each hour (the worst case of bench/staleness/, docs/design/0003-ledger.md), 0.5
 discards 0.5 % of the tokens. 0.25 discards 0.7 % and keeps the trainer 1 % busier; 0.75 discards 0.4 % and keeps it
 0.5 % less busy."""
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bench.staleness_sim.simulator import Attempt, Fate, Simulator
-from bench.staleness_sim.world import World
+from bench.staleness.simulator import Attempt, Fate, Simulator
+from bench.staleness.world import World
 
 IDEAL_STEPS, IDEAL_WARMUP = 72, 8
 """Steps of the ideal queue, and how many of them fill it."""

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.staleness_sim.lengths import Lengths, Source
-from bench.staleness_sim.ours import Ours
-from bench.staleness_sim.peers import Peer, Rule
-from bench.staleness_sim.simulator import Fate, Scheduler, Simulator
-from bench.staleness_sim.world import Link, Outages, World
+from bench.staleness.lengths import Lengths, Source
+from bench.staleness.ours import Ours
+from bench.staleness.peers import Peer, Rule
+from bench.staleness.simulator import Fate, Scheduler, Simulator
+from bench.staleness.world import Link, Outages, World
 
 FRAME_S = 5.0 * 8 / 0.2e9  # of one token
 STRICT = ("ours", Rule.PRIME_RL, Rule.SYNCHRONOUS, Rule.DROP)

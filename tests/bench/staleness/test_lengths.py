@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.staleness_sim.lengths import Lengths, Source, sources
-from bench.staleness_sim.world import deal_slots, read_links
+from bench.staleness.lengths import Lengths, Source, sources
+from bench.staleness.world import deal_slots, read_links
 
 REAL = Source(name="real", groups=np.array([[1, 2, 3, 4], [50, 60, 70, 80]]))
 

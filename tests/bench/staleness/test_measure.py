@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bench.staleness_sim.lengths import Lengths, Source, drawn
-from bench.staleness_sim.measure import IDEAL_STEPS, Best, Window, best_rate, ideal_group_times_s, simulate
-from bench.staleness_sim.peers import Peer, Rule
-from bench.staleness_sim.simulator import Simulator
-from bench.staleness_sim.world import Link, World
+from bench.staleness.lengths import Lengths, Source, drawn
+from bench.staleness.measure import IDEAL_STEPS, Best, Window, best_rate, ideal_group_times_s, simulate
+from bench.staleness.peers import Peer, Rule
+from bench.staleness.simulator import Simulator
+from bench.staleness.world import Link, World
 
 
 def world_of(slots: int, bound: int, step_s: float = 10.0) -> World:

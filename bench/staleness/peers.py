@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from bench.staleness_sim.simulator import (
+from bench.staleness.simulator import (
     Ask,
     Attempt,
     BatchWanted,
@@ -40,7 +40,7 @@ from bench.staleness_sim.simulator import (
     Ticked,
     Train,
 )
-from bench.staleness_sim.world import World
+from bench.staleness.world import World
 
 
 class Rule(StrEnum):

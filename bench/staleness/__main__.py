@@ -1,7 +1,7 @@
 """Claim: the ledger keeps every trained token within the bound, discards almost nothing, does not teach brevity, and
 keeps the trainer as busy as the bound allows.
 
-A discrete-event simulation (bench/staleness_sim) has 8 regions on six continents with measured round-trip times, and
+A discrete-event simulation (bench/staleness) has 8 regions on six continents with measured round-trip times, and
 real response lengths in groups of 8. Generation capacity is 1.2 times the need, and one worker in ten dies per hour.
 The need is the tokens of a step over the step's time. A case sets the step's time by the ratio of the mean time of a
 group, without load, to it. Our policy is the trainer's own `trainer.ledger.machine.Ledger`, which is told the simulated
@@ -10,7 +10,7 @@ loop, and two simpler bounds: dropping late arrivals, and holding the trainer ba
 
 A step takes 64 groups or 512 samples, the middle of what is published for group-relative methods (128 to 8192). The
 window is 200 steps (12,800 groups) after 20 of warm-up, so that a rate is known to about one percent; other policies
-have 100 steps. Discards and length bias are exact for the window's groups. bench/staleness_sim/measure.py says how each
+have 100 steps. Discards and length bias are exact for the window's groups. bench/staleness/measure.py says how each
 figure is computed.
 
 First the simulator is checked on a case in closed form. The simpler bounds are also run on the problems of aime24
@@ -35,12 +35,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bench import provenance
-from bench.staleness_sim.lengths import Lengths, Source, drawn, sources
-from bench.staleness_sim.measure import IDEAL_STEPS, Outcome, Window, best_rate, simulate
-from bench.staleness_sim.ours import Ours
-from bench.staleness_sim.peers import Peer, Rule
-from bench.staleness_sim.simulator import Scheduler, Simulator
-from bench.staleness_sim.world import (
+from bench.staleness.lengths import Lengths, Source, drawn, sources
+from bench.staleness.measure import IDEAL_STEPS, Outcome, Window, best_rate, simulate
+from bench.staleness.ours import Ours
+from bench.staleness.peers import Peer, Rule
+from bench.staleness.simulator import Scheduler, Simulator
+from bench.staleness.world import (
     DEATHS_PER_HOUR,
     REGIONS,
     TOKENS_PER_S,
@@ -53,7 +53,7 @@ from bench.staleness_sim.world import (
     read_links,
 )
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 RATIOS = (0.5, 0.8, 1.0, 1.5, 2.0)
 """Mean time of a group without load, over the time of a step."""
 BOUNDS = (1, 2, 4)

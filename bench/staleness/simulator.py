@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from bench.staleness_sim.lengths import Lengths
-from bench.staleness_sim.world import World
+from bench.staleness.lengths import Lengths
+from bench.staleness.world import World
 
 TICK_S = 1.0
 """How often the scheduler is told that time has passed."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import count
 
-from bench.staleness_sim import simulator as sim
-from bench.staleness_sim.world import World
+from bench.staleness import simulator as sim
+from bench.staleness.world import World
 from periplus.values.policy import Lineage, Policy
 from periplus.values.trajectory import PolicyRun, Purpose
 from trainer.ledger import machine, values
