@@ -77,7 +77,7 @@ resource "azurerm_linux_virtual_machine" "this" {
   location              = var.location
   resource_group_name   = var.resource_group
   size                  = var.vm_size
-  admin_username        = "operator"
+  admin_username        = "periplusadmin"
   network_interface_ids = [azurerm_network_interface.this.id]
   priority              = var.spot ? "Spot" : "Regular"
   eviction_policy       = var.spot ? "Deallocate" : null
@@ -94,7 +94,7 @@ resource "azurerm_linux_virtual_machine" "this" {
   }))
 
   admin_ssh_key {
-    username   = "operator"
+    username   = "periplusadmin"
     public_key = var.ssh_public_key
   }
 
