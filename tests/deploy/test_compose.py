@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+import click
+import pytest
 import yaml
 
 from tests.support.deploy import DEPLOY, check_command, output_of, tool
@@ -57,3 +59,18 @@ def test_files_that_services_mount_exist() -> None:
     mounted = re.findall(r"\"(\./[^:]+):", COMPOSE.read_text())
     assert len(mounted) == 3
     assert all((COMPOSE.parent / name).is_file() for name in mounted)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["agent", "run", "--region", "a", "--no-such-option", "1"],
+        ["agent", "run", "--listen", "0.0.0.0:7072"],
+        ["agent", "run", "--region", "a", "--listen", "7072"],
+        ["coordinator", "run", "word"],
+    ],
+    ids=["unknown option", "no region", "no address", "a word too many"],
+)
+def test_a_command_that_is_not_ours_would_be_found(words: list[str]) -> None:
+    with pytest.raises(click.UsageError):
+        check_command(words)

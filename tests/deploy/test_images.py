@@ -33,7 +33,9 @@ def test_a_target_runs_as_a_user_without_rights(target: str) -> None:
 
 
 def test_no_instruction_names_a_secret() -> None:
-    assert re.findall(r"(?i)\b\w*(?:token|password|secret)\w*\b", "\n".join(sum(stages().values(), []))) == []
+    lines = [line for instructions in stages().values() for line in instructions]
+    assert lines
+    assert not [line for line in lines if re.search(r"(?i)token|password|secret", line)]
 
 
 def test_the_default_command_of_the_coordinator_is_one_of_ours() -> None:
