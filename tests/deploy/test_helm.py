@@ -38,7 +38,7 @@ def containers(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
 
 
 def refusal(*options: str) -> str:
-    words = [tool("helm"), "template", "r", CHART, *options]
+    words: list[str | Path] = [tool("helm"), "template", "r", CHART, *options]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     return done.stderr
