@@ -7,7 +7,7 @@ import click
 import pytest
 import yaml
 
-from tests.support.deploy import DEPLOY, check_command, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, check_command, output_of, tool
 
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.deploy import DEPLOY, check_command, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, check_command, output_of, tool
 
 CHART = DEPLOY / "helm" / "periplus"
 EXAMPLE = CHART / "values-example.yaml"

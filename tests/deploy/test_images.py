@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deploy import DEPLOY, ROOT, check_command, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, ROOT, check_command, output_of, tool
 
 DOCKERFILE = DEPLOY / "images" / "Dockerfile"
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.deploy import DEPLOY, check_command, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, check_command, output_of, tool
 
 TASK = DEPLOY / "skypilot" / "agent.yaml"
 PYTHON_VARIABLE = "SKY_PYTHON"

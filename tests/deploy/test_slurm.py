@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deploy import DEPLOY, check_command, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, check_command, output_of, tool
 
 SCRIPT = DEPLOY / "slurm" / "agent.sbatch"
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.support.deploy import DEPLOY, tool
+from tests.support.processes.deploy_tools import DEPLOY, tool
 
 SCRIPT = DEPLOY / "spot-notice.sh"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deploy import DEPLOY, check_command, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, check_command, output_of, tool
 
 UNITS = {path.stem: path for path in (DEPLOY / "systemd").glob("*.service")}
 PROGRAM = "/opt/periplus/.venv/bin/periplus"

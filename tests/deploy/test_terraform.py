@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.deploy import DEPLOY, output_of, tool
+from tests.support.processes.deploy_tools import DEPLOY, output_of, tool
 
 FOLDER = DEPLOY / "terraform"
 TEMPLATE = FOLDER / "cloud-init.yaml.tftpl"

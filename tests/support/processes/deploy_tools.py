@@ -12,7 +12,7 @@ import pytest
 
 from periplus.__main__ import root
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 
 TIMEOUT_S = 60
