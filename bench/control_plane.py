@@ -236,8 +236,25 @@ def many_regions() -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as name:
         folder = Path(name)
         ready = folder / "ready"
-        words = ["--listen", "127.0.0.1:0", "--state-dir", str(folder / "state"), "--ready-file", str(ready)]
-        command = [sys.executable, "-m", "periplus", "coordinator", "run", *words, "--log-level", "warning"]
+        words = [
+            "--listen",
+            "127.0.0.1:0",
+            "--state-dir",
+            str(folder / "state"),
+            "--ready-file",
+            str(ready),
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "periplus",
+            "coordinator",
+            "run",
+            "--plaintext",
+            *words,
+            "--log-level",
+            "warning",
+        ]
         process = subprocess.Popen(command)
         try:
             wait_for(ready.exists, START_S, "the coordinator")

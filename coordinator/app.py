@@ -19,6 +19,7 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
+from coordinator.members.membership import Membership
 from coordinator.planning import architecture_of, planned
 from coordinator.service import CoordinatorService
 from coordinator.state import JobRequest, Settings, State
@@ -61,44 +62,56 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     ConfigError if the state directory, the ready file or the token file cannot be used, StorageError.
     """
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
-    guard = TokenGuard(config.token_file) if config.token_file else None
-    server = rpc.server(guard.check if guard else None)
-    address = rpc.bind(server, config.listen)
-    token = read_token(config.token_file) if config.token_file else ""
-    async with address_resolver(config.region, config.wan or None, token) as resolver:
-        await resolver.announce(address)
-    with rpc.ungrouped():
-        return await _serve(config, server, address, ready_file, stop_on_stdin_eof)
+    with contextlib.closing(open_store(config.state_dir)) as store:
+        membership = None if config.plaintext else Membership(store, clock.unix_s)
+        server = rpc.server(membership.admit if membership else _token_admission(config.token_file))
+        address = rpc.bind(
+            server, config.listen, rpc.ServerIdentity(current=membership.own_identity) if membership else None
+        )
+        token = read_token(config.token_file) if config.token_file else ""
+        async with address_resolver(config.region, config.wan or None, token) as resolver:
+            await resolver.announce(address)
+        with rpc.ungrouped():
+            async with served(config, server, store, membership):
+                return await _until_stopped(address, ready_file, stop_on_stdin_eof)
 
 
-async def _serve(
-    config: CoordinatorConfig, server: grpc.aio.Server, address: str, ready_file: Path | None, stop_on_stdin_eof: bool
-) -> ShutdownReason:
-    async with serving(config, server):
+def _token_admission(file: Path | None) -> rpc.Admission | None:
+    """Return what asks callers for the token of a file; None without one. Raises: what `read_token` raises."""
+    if file is None:
+        return None
+    guard = TokenGuard(file)
+    return lambda call: guard.check(call.metadata)
 
-        def ready() -> None:
-            if ready_file:
-                write_ready_file(ready_file, {"coordinator": address})
-            log_event(log, logging.INFO, "coordinator_ready", address=address)
 
-        reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=ready)
-        log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
+async def _until_stopped(address: str, ready_file: Path | None, stop_on_stdin_eof: bool) -> ShutdownReason:
+    def ready() -> None:
+        if ready_file:
+            write_ready_file(ready_file, {"coordinator": address})
+        log_event(log, logging.INFO, "coordinator_ready", address=address)
+
+    reason = await wait_for_stop(stop_on_stdin_eof, on_waiting=ready)
+    log_event(log, logging.INFO, "coordinator_stopping", reason=reason)
     return reason
 
 
 @asynccontextmanager
 async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[None]:
-    """Run a coordinator behind `server`, which is already bound to its port; both stop when the context ends.
+    """Run a coordinator without identities behind `server`, which is already bound to its port.
+
+    Both stop when the context ends.
 
     Raises: Conflict if another coordinator uses the state directory, ConfigError, StorageError.
     """
     with contextlib.closing(open_store(config.state_dir)) as store:
-        async with _served(config, server, store):
+        async with served(config, server, store, None):
             yield
 
 
 @asynccontextmanager
-async def _served(config: CoordinatorConfig, server: grpc.aio.Server, store: Store) -> AsyncIterator[None]:
+async def served(
+    config: CoordinatorConfig, server: grpc.aio.Server, store: Store, membership: Membership | None
+) -> AsyncIterator[None]:
     now_s, authority = _steady_unix_s(), store.authority()
     public_key, version = authority.public_key.hex(), importlib.metadata.version("periplus")
     log_event(log, logging.INFO, "job_authority", public_key=public_key, state_dir=config.state_dir or "none")
@@ -108,7 +121,7 @@ async def _served(config: CoordinatorConfig, server: grpc.aio.Server, store: Sto
     store.write((), [FleetEvent(FleetEventKind.COORDINATOR_STARTED, text)], now_s())
     log_event(log, logging.INFO, "coordinator_started", text=text)
     writer = Writer(state, store, now_s, _plan)
-    service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority)
+    service = CoordinatorService(writer, config.heartbeat_s, version, _job_id, authority, membership)
     control_pb2_grpc.add_CoordinatorServicer_to_server(service, server)
     # The server starts after the writer's tasks, because its calls wait for events to be applied.
     async with asyncio.TaskGroup() as tasks:

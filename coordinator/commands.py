@@ -81,14 +81,19 @@ def restore(state_dir: Path, file: Path) -> int:
 @click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Directory of the database with jobs, regions, events and the key that certifies trainers; made if it does "
-    "not exist. Without this option all of it ends with the process.",
+    help="Directory of the database with jobs, regions, events and the keys that certify members and trainers; made if "
+    "it does not exist. With --plaintext it may be left out, and all of it ends with the process.",
+)
+@click.option(
+    "--plaintext",
+    is_flag=True,
+    help="Use plain TCP without certificates, on a loopback address alone.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar=FILE_VARIABLE,
-    help="File of mode 0600 with the token that every call must carry; needed beyond a loopback address.",
+    help="With --plaintext: file of mode 0600 with the token that every call must carry.",
 )
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="File to write the address to once it serves."
@@ -109,6 +114,7 @@ def run(
     region: str,
     wan: str,
     state_dir: Path | None,
+    plaintext: bool,
     token_file: Path | None,
     ready_file: Path | None,
     jobs_per_region: int,
@@ -123,6 +129,7 @@ def run(
             region=region,
             wan=wan,
             state_dir=state_dir,
+            plaintext=plaintext,
             token_file=token_file,
             jobs_per_region=jobs_per_region,
         )

@@ -7,7 +7,7 @@ from pydantic import Field
 from periplus.config.loading import Config
 from periplus.errors import ConfigError
 from periplus.net.rpc import MAX_PROBE_BYTES
-from periplus.net.tokens import check_has_token
+from periplus.net.tokens import check_identified
 
 
 class CoordinatorConfig(Config):
@@ -25,8 +25,12 @@ class CoordinatorConfig(Config):
     state_dir: Path | None = None
     """Directory of the coordinator's database, made if it does not exist; None keeps the state in memory."""
 
+    plaintext: bool = False
+    """Whether connections are plain TCP without identities, which only a loopback address allows."""
+
     token_file: Path | None = None
-    """File of the token that every call must carry, agents' sessions too; None answers everybody on this machine."""
+    """File of the token that every call of a coordinator without identities must carry, agents' sessions too; None
+    answers everybody on this machine."""
 
     heartbeat_s: float = Field(default=1.0, gt=0, le=60)
     """Seconds between an agent's heartbeats; the coordinator sends this value in its welcome."""
@@ -56,7 +60,15 @@ def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     host, _, port = config.listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"--listen {config.listen!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
-    check_has_token("a coordinator", config.listen, config.token_file)
+    emulates = bool(config.wan)  # the emulator is asked with the token
+    check_identified(
+        "a coordinator", config.listen, plaintext=config.plaintext, token_file=None if emulates else config.token_file
+    )
+    if not config.plaintext and config.state_dir is None:
+        raise ConfigError(
+            "a coordinator certifies the members of its fleet, and keeps the key for that in --state-dir DIR; without "
+            "identities, on a loopback address, give --plaintext"
+        )
     if bool(config.wan) != bool(config.region):
         given, missing = ("--wan", "--region") if config.wan else ("--region", "--wan")
         raise ConfigError(f"{given} is given without {missing}: both place the coordinator in the WAN emulator")

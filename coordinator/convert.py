@@ -21,6 +21,8 @@ from coordinator.events import (
     SendDesired,
     SendProbe,
     SendProfile,
+    SendRenewed,
+    SendRevocations,
     Stamp,
     StepRecorded,
     TaskReported,
@@ -188,6 +190,12 @@ def order_to_pb(order: Order, authority: JobAuthority) -> control_pb2.Coordinato
         case SendProfile():
             profile = control_pb2.ProfileOrder(job_json=order.job_json, model_config=order.model_config)
             return control_pb2.CoordinatorMessage(epoch=order.epoch, profile=profile)
+        case SendRenewed():
+            renewed = control_pb2.CertificateResponse(certificate=order.certificate)
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, renewed=renewed)
+        case SendRevocations():
+            revocations = control_pb2.Revocations(before_s=order.before_s)
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, revocations=revocations)
         # The certificate is signed only here, so that the state machine needs no private key.
         case SendCertificate():
             return control_pb2.CoordinatorMessage(epoch=order.epoch, certificate=_certified_to_pb(order, authority))

@@ -153,6 +153,15 @@ class RegionOrdered:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Somebody may join the fleet, has joined it, or belongs to it no longer. `actor` is who caused it."""
+
+    text: str
+    actor: str
+    region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PlannerFailed:
     """The planner gave no answer: it failed, or its time was up before it found a plan."""
 
@@ -180,7 +189,17 @@ class Ticked:
 AgentEvent = (
     HeartbeatSeen | LinkMeasured | ProbeFailed | InventoryChanged | TaskReported | StepRecorded | CertificateRequested
 )
-Event = RegionJoined | RegionLeft | AgentEvent | JobSubmitted | JobCancelled | RegionOrdered | PlanFinished | Ticked
+Event = (
+    RegionJoined
+    | RegionLeft
+    | AgentEvent
+    | JobSubmitted
+    | JobCancelled
+    | RegionOrdered
+    | MembersChanged
+    | PlanFinished
+    | Ticked
+)
 
 # ---- effects ---------------------------------------------------------------------------------------------------------
 
@@ -214,6 +233,24 @@ class SendProfile:
     epoch: int
     job_json: str
     model_config: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRenewed:
+    """Give the agent of a region its new certificate, in PEM."""
+
+    region: str
+    epoch: int
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRevocations:
+    """Tell a region all revocations: the Unix time until which certificates are refused, by the party's URI."""
+
+    region: str
+    epoch: int
+    before_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +320,7 @@ class FleetEventKind(StrEnum):
     CANCELLATION_ASKED = "cancellation_asked"
     TASK_FAILED = "task_failed"
     TRAINER_CERTIFIED = "trainer_certified"
+    MEMBERS_CHANGED = "members_changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +337,7 @@ class FleetEvent:
     actor: str = field(default="", kw_only=True)
 
 
-Order = SendDesired | SendProbe | SendProfile | SendCertificate | RefuseCertificate
+Order = SendDesired | SendProbe | SendProfile | SendRenewed | SendRevocations | SendCertificate | RefuseCertificate
 """An effect that is sent to an agent over its region's session."""
 
 Effect = Order | FenceSession | Publish | RunPlanner | FleetEvent

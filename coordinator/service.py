@@ -7,23 +7,37 @@ decision is made here.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
 from coordinator import convert
 from coordinator.doing import doing
-from coordinator.events import JobCancelled, JobSubmitted, RegionJoined, RegionOrder, RegionOrdered
+from coordinator.events import (
+    JobCancelled,
+    JobSubmitted,
+    MembersChanged,
+    RegionJoined,
+    RegionOrder,
+    RegionOrdered,
+    SendRenewed,
+    SendRevocations,
+)
+from coordinator.members.membership import Membership
 from coordinator.state import JobRequest, State, find_job
 from coordinator.writer import AgentSession, Writer
-from periplus.errors import ConfigError, TimedOut, Unreachable, WireError
+from periplus.errors import ConfigError, Denied, TimedOut, Unreachable, WireError
 from periplus.job.job_file import JobFile
+from periplus.net import parties, rpc
 from periplus.net.convert import policy_from_pb
+from periplus.net.join_token import LIFETIME_S
+from periplus.net.parties import Party, PartyKind, Rights
 from periplus.net.peers import is_other_machine, leads_nowhere_else, peer_host
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.publication import JobAuthority
 from periplus.values.replica_url import names_region
-from periplus.values.task import is_path_component
+from periplus.values.task import REGION_NAME, is_path_component
 from planner.plan import Plan
 
 HELLO_DEADLINE_S = 10.0
@@ -35,6 +49,9 @@ MAX_TEXT_BYTES = 1 << 20
 most `rpc.MAX_MESSAGE_BYTES`. A job file has kilobytes, a configuration tens of them. Chosen by hand."""
 
 
+MAX_TOKEN_S = 86_400.0
+"""Most seconds for which a join token is valid. Chosen by hand."""
+
 MAX_JOB_ID_BYTES = 200
 """Longest id of a job. File names have at most 255 bytes, and agents append up to 30. New ids have at most 70, since
 names of jobs have at most 63. Chosen by hand."""
@@ -44,7 +61,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
     """Translates between the gRPC protocol and the writer.
 
     `make_job_id` returns a new id that begins with the job's name. `authority` certifies trainers, and knows the
-    secrets of jobs.
+    secrets of jobs. `membership` is None in a fleet without identities.
     """
 
     def __init__(
@@ -54,17 +71,22 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         version: str,
         make_job_id: Callable[[str], str],
         authority: JobAuthority,
+        membership: Membership | None = None,
     ) -> None:
         self._writer = writer
         self._heartbeat_s = heartbeat_s
         self._version = version
         self._make_job_id = make_job_id
         self._authority = authority
+        self._membership = membership
+        self._sessions: dict[str, AgentSession] = {}
 
     async def Session(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         """Serve one agent, from its hello to the end of the stream."""
         first = await _first(request_iterator)
         hello, session = convert.hello_from_pb(first.hello), AgentSession()
+        if (party := rpc.caller(context)) is not None and party.name != hello.region:
+            raise Denied(f"the certificate is of {party}, and the hello says region {hello.region}")
         if leads_nowhere_else(hello.gateway_address) and is_other_machine(context.peer()):
             raise ConfigError(
                 f"the gateway of {hello.region} says that it is reached at {hello.gateway_address}, where no other "
@@ -75,15 +97,28 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             await self._writer.apply(RegionJoined(hello, first.sequence), session)
             welcome = control_pb2.Welcome(heartbeat_s=self._heartbeat_s, coordinator_version=self._version)
             await context.write(control_pb2.CoordinatorMessage(epoch=session.epoch, welcome=welcome))
+            self._sessions[hello.region] = session
+            if self._membership is not None:
+                session.put(self._revocations(hello.region, session))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(hello.region, request_iterator))
+                tasks.create_task(self._read(hello.region, session, request_iterator))
                 while True:
                     await context.write(convert.order_to_pb(await session.get(), self._authority))
         finally:
+            if self._sessions.get(hello.region) is session:
+                del self._sessions[hello.region]
             await self._writer.leave(hello.region, session)
 
-    async def _read(self, region: str, messages: AsyncIterator[control_pb2.AgentMessage]) -> None:
+    async def _read(
+        self, region: str, session: AgentSession, messages: AsyncIterator[control_pb2.AgentMessage]
+    ) -> None:
         async for message in messages:
+            if message.HasField("renewal") and self._membership is not None:
+                certificate = await asyncio.to_thread(
+                    self._membership.renew, parties.region(region), message.renewal.request
+                )
+                session.put(SendRenewed(region=region, epoch=session.epoch, certificate=certificate))
+                continue
             await self._writer.apply(convert.agent_event_from_pb(region, message))
         raise Unreachable(f"the agent of {region} ended its session")
 
@@ -179,6 +214,8 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         order = RegionOrder(request.order)
         if order is RegionOrder.PROFILE:
             JobFile.from_json(request.job_json)  # it must be one
+        if order is RegionOrder.REMOVE and self._membership is not None:
+            await self._revoke(parties.region(request.region), context)
         ordered = RegionOrdered(request.region, order, _actor(context), request.job_json, request.model_config)
         return convert.fleet_to_pb(await self._writer.apply(ordered))
 
@@ -186,10 +223,84 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         """Return all regions and links."""
         return convert.fleet_to_pb(self._writer.state)
 
+    # ---- members --------------------------------------------------------------------------------------------------
+
+    async def CreateToken(
+        self, request: control_pb2.CreateTokenRequest, context: Any
+    ) -> control_pb2.CertificateResponse:
+        """Return the certificate of a new join token. Raises: ConfigError, Denied."""
+        membership, party = self._members(), _new_member(request)
+        lifetime_s = request.lifetime_s or LIFETIME_S
+        if not 0 < lifetime_s <= MAX_TOKEN_S:
+            raise ConfigError(f"a join token is valid for up to {MAX_TOKEN_S / 3600:.0f} hours, not {lifetime_s} s")
+        certificate = membership.token_certificate(party, request.request, lifetime_s)
+        await self._note(f"a join token for {party}, valid for {lifetime_s:.0f} s", party, context)
+        return control_pb2.CertificateResponse(certificate=certificate)
+
+    async def Join(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.CertificateResponse:
+        """Return the certificate of a new member. Raises: Denied, also if the token was used before."""
+        membership, token = self._members(), rpc.caller(context)
+        assert token is not None, "a coordinator with members answers only callers with certificates"
+        (shown,) = context.auth_context()["x509_pem_cert"]
+        certificate = await asyncio.to_thread(membership.join, shown, request.request)
+        party = parties.party_of(token.name)
+        await self._note(f"{party} joined", party, context)
+        return control_pb2.CertificateResponse(certificate=certificate)
+
+    async def Renew(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.CertificateResponse:
+        """Return the next certificate of the operator who calls. Raises: Denied."""
+        membership, party = self._members(), rpc.caller(context)
+        assert party is not None, "a coordinator with members answers only callers with certificates"
+        return control_pb2.CertificateResponse(certificate=membership.renew(party, request.request))
+
+    async def RemoveOperator(self, request: control_pb2.RemoveOperatorRequest, context: Any) -> control_pb2.Fleet:
+        """Refuse the certificates that an operator has until now, and return the fleet."""
+        for rights in Rights:
+            await self._revoke(parties.operator(request.operator, rights), context)
+        return convert.fleet_to_pb(self._writer.state)
+
+    def _members(self) -> Membership:
+        if self._membership is None:
+            raise ConfigError("this coordinator runs with --plaintext, and has no identities")
+        return self._membership
+
+    async def _revoke(self, party: Party, context: Any) -> None:
+        """Refuse a party's certificates, tell all gateways, and end the session of a region."""
+        membership = self._members()
+        await asyncio.to_thread(membership.revoke, party)
+        for region, session in self._sessions.items():
+            session.put(self._revocations(region, session))
+        await self._note(f"the certificates of {party} are revoked", party, context)
+        if party.kind is PartyKind.REGION and (ended := self._sessions.pop(party.name, None)) is not None:
+            ended.end(Denied(f"{party} was removed from the fleet"))
+            await self._writer.leave(party.name, ended)
+
+    def _revocations(self, region: str, session: AgentSession) -> SendRevocations:
+        return SendRevocations(region=region, epoch=session.epoch, before_s=self._members().revocations)
+
+    async def _note(self, text: str, party: Party, context: Any) -> None:
+        region = party.name if party.kind is PartyKind.REGION else ""
+        await self._writer.apply(MembersChanged(text, _actor(context), region))
+
+
+def _new_member(request: control_pb2.CreateTokenRequest) -> Party:
+    if bool(request.region) == bool(request.operator):
+        raise ConfigError("a join token is for one region or for one operator")
+    name = request.region or request.operator
+    if not re.fullmatch(REGION_NAME, name):
+        raise ConfigError(f"{name[:80]!r} is no name: give up to 63 letters, digits and :._-")
+    if request.region:
+        return parties.region(name)
+    if request.rights not in set(Rights):
+        raise ConfigError(f"{request.rights[:80]!r} are no rights; give one of {', '.join(Rights)}")
+    return parties.operator(name, Rights(request.rights))
+
 
 def _actor(context: Any) -> str:
-    # No one is known by name yet, only where the call came from.
-    return f"operator at {peer_host(context.peer())}"
+    party = rpc.caller(context)
+    if party is None:
+        return f"operator at {peer_host(context.peer())}"
+    return str(party) if party.kind is not PartyKind.JOIN else str(parties.party_of(party.name))
 
 
 def _with_replica_store(job: JobFile, state: State) -> JobFile:

@@ -27,6 +27,7 @@ from pydantic import TypeAdapter, ValidationError
 from coordinator.events import FleetEvent, FleetEventKind
 from coordinator.state import Hello, Job, RegionMode, RegionState, State
 from periplus.errors import ConfigError, Conflict, NotFound, StorageError
+from periplus.net.certificates import FleetAuthority
 from periplus.publication import JobAuthority
 
 DATABASE = "coordinator.sqlite"
@@ -34,6 +35,9 @@ LOCK = "lock"
 
 KEPT_EVENTS_S = 30 * 86_400.0
 """Seconds for which events are kept."""
+
+USED_TOKENS_S = 30 * 86_400.0
+"""Seconds between the ends of two tokens of which the earlier one is forgotten: no token is valid for as long."""
 
 MAX_NUMBER = (1 << 63) - 1
 
@@ -48,6 +52,11 @@ MIGRATIONS = (
         region TEXT NOT NULL, actor TEXT NOT NULL, text TEXT NOT NULL
     );
     CREATE INDEX events_by_time ON events (time_s);
+    """,
+    """
+    CREATE TABLE fleet_authority (key TEXT NOT NULL, certificate TEXT NOT NULL);
+    CREATE TABLE used_tokens (serial TEXT PRIMARY KEY, expires_at_s REAL NOT NULL);
+    CREATE TABLE revocations (party TEXT PRIMARY KEY, before_s REAL NOT NULL);
     """,
 )
 """What makes each version of the database from the one before. `PRAGMA user_version` counts those that were applied."""
@@ -138,6 +147,34 @@ class Store:
                 row = (JobAuthority.generate().private_bytes.hex(),)
                 connection.execute("INSERT INTO authority VALUES (?)", row)
         return JobAuthority.from_private_bytes(bytes.fromhex(row[0]))
+
+    def fleet_authority(self, name: str, now_s: float) -> FleetAuthority:
+        """Return the authority that certifies the fleet's members, made at the first call. Raises: StorageError."""
+        with self._using() as connection:
+            row = connection.execute("SELECT key, certificate FROM fleet_authority").fetchone()
+            if row is None:
+                made = FleetAuthority.generate(name, now_s)
+                row = (made.key.decode(), made.certificate.decode())
+                connection.execute("INSERT INTO fleet_authority VALUES (?, ?)", row)
+        return FleetAuthority(row[0].encode(), row[1].encode())
+
+    def use_token(self, serial: str, expires_at_s: float) -> bool:
+        """Note that a join token is used, and return whether it was not before. Raises: StorageError."""
+        with self._using() as connection:
+            connection.execute("DELETE FROM used_tokens WHERE expires_at_s < ?", (expires_at_s - USED_TOKENS_S,))
+            added = connection.execute("INSERT OR IGNORE INTO used_tokens VALUES (?, ?)", (serial, expires_at_s))
+            return added.rowcount == 1
+
+    def revocations(self) -> dict[str, float]:
+        """Return the Unix time until which certificates are revoked, by party. Raises: StorageError."""
+        with self._using() as connection:
+            return dict(connection.execute("SELECT party, before_s FROM revocations").fetchall())
+
+    def revoke(self, party: str, before_s: float, forget_before_s: float) -> None:
+        """Revoke a party's certificates until a time, and forget revocations of expired ones. Raises: StorageError."""
+        with self._using() as connection:
+            connection.execute("DELETE FROM revocations WHERE before_s < ?", (forget_before_s,))
+            connection.execute("INSERT OR REPLACE INTO revocations VALUES (?, ?)", (party, before_s))
 
     def load(self, empty: State, now_s: float) -> State:
         """Return `empty` with what is stored. No region is connected, and each counts as last seen at `now_s`.
@@ -253,6 +290,19 @@ def authority_key(directory: Path) -> str:
     if row is None:
         raise NotFound(f"{path} holds no key yet; it is made at the first start of the coordinator")
     return JobAuthority.from_private_bytes(bytes.fromhex(row[0])).public_key.hex()
+
+
+def stored_fleet_authority(directory: Path) -> FleetAuthority:
+    """Return the authority of the fleet of a state directory, also while its coordinator runs.
+
+    Raises: NotFound if there is none, StorageError.
+    """
+    path = _existing(directory)
+    with _explained(str(path)), contextlib.closing(sqlite3.connect(path)) as connection:
+        row = connection.execute("SELECT key, certificate FROM fleet_authority").fetchone()
+    if row is None:
+        raise NotFound(f"{path} holds no authority of a fleet; it is made at the first start without --plaintext")
+    return FleetAuthority(row[0].encode(), row[1].encode())
 
 
 def back_up(directory: Path, file: Path) -> None:

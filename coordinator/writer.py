@@ -29,6 +29,8 @@ from coordinator.events import (
     SendDesired,
     SendProbe,
     SendProfile,
+    SendRenewed,
+    SendRevocations,
     Ticked,
 )
 from coordinator.joblog import JobEvent, JobLog
@@ -279,7 +281,15 @@ class Writer:
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case SendDesired() | SendProbe() | SendProfile() | SendCertificate() | RefuseCertificate():
+            case (
+                SendDesired()
+                | SendProbe()
+                | SendProfile()
+                | SendRenewed()
+                | SendRevocations()
+                | SendCertificate()
+                | RefuseCertificate()
+            ):
                 _log_answer(effect)
                 if session := self._sessions.get((effect.region, effect.epoch)):
                     session.put(effect)

@@ -19,15 +19,17 @@ import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import grpc.aio
 
 from periplus import clock
-from periplus.errors import Conflict, PeriplusError
+from periplus.errors import ConfigError, Conflict, PeriplusError
 from periplus.job.job_file import JobFile
-from periplus.net import rpc
+from periplus.net import parties, rpc
 from periplus.net.convert import inventory_to_pb
+from periplus.net.parties import COORDINATOR, Party
 from periplus.net.resolver import AddressResolver
 from periplus.net.tokens import read_token
 from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
@@ -44,6 +46,7 @@ from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
 from region_agent.control.convert import heartbeat_to_pb, report_to_pb, tasks_from_pb
 from region_agent.control.engines import InstalledEngine, installed
+from region_agent.control.identity import AgentIdentity
 from region_agent.control.inventory import inventory, trainer_threads
 from region_agent.control.links import probe
 from region_agent.control.reconcile import (
@@ -56,6 +59,7 @@ from region_agent.control.reconcile import (
     task_of,
 )
 from region_agent.control.session import CoordinatorSession, SessionHandlers
+from region_agent.gateway.admission import GatewayAdmission
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
@@ -88,10 +92,14 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     Raises: Conflict if another agent serves the region, ConfigError if the coordinator refuses this agent's settings,
     Denied if it refuses the token, Unreachable.
     """
-    server = rpc.server()
-    hubs, traffic = Hubs(config.region), Traffic()
     state = StateDirectory(config.state_dir)
-    address = _bound(server, config.listen, state.last_address())
+    identity = None if config.plaintext else AgentIdentity(state.identity, clock.unix_s)
+    if identity is not None and identity.region != config.region:
+        raise ConfigError(f"{state.identity} is the identity of region {identity.region}, not of {config.region}")
+    admission, calls = GatewayAdmission(config.region), rpc.OpenCalls()
+    server = rpc.server(None if identity is None else admission.admit, calls)
+    hubs, traffic = Hubs(config.region), Traffic()
+    address = _bound(server, config.listen, state.last_address(), identity)
     state.keep_address(address)
     token = read_token(config.token_file) if config.token_file else ""
     async with address_resolver(config.region, config.wan or None, token) as resolver:
@@ -109,6 +117,8 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             resolver=resolver,
             hubs=hubs,
             traffic=traffic,
+            identity=identity,
+            on_revocations=partial(_revoke, admission, calls),
         )
         service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
@@ -129,16 +139,25 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             state.remove_if_empty()
 
 
-def _bound(server: grpc.aio.Server, listen: str, last: str) -> str:
+def _revoke(admission: GatewayAdmission, calls: rpc.OpenCalls, before_s: Mapping[str, float]) -> None:
+    """Refuse revoked certificates from now on, and end the calls of their owners."""
+    admission.revocations = before_s
+    calls.end_refused(admission.admit)
+
+
+def _bound(server: grpc.aio.Server, listen: str, last: str, identity: AgentIdentity | None) -> str:
     """Bind the gateway, where it is free to choose to the port of the agent before, whose processes dial it there.
 
     Raises: Conflict, ConfigError.
     """
+    secured = None
+    if identity is not None:
+        secured = rpc.ServerIdentity(current=identity.current, authorities=(identity.task_authority.certificate,))
     host, _, port = listen.rpartition(":")
     if int(port) == 0 and last.rpartition(":")[0] == host:
         with contextlib.suppress(Conflict):  # another process has it by now
-            return rpc.bind(server, last)
-    return rpc.bind(server, listen)
+            return rpc.bind(server, last, secured)
+    return rpc.bind(server, listen, secured)
 
 
 def release(hub: JobHub) -> None:
@@ -161,8 +180,11 @@ class Agent:
         resolver: AddressResolver,
         hubs: Hubs,
         traffic: Traffic,
+        identity: AgentIdentity | None = None,
+        on_revocations: Callable[[Mapping[str, float]], None] = lambda before_s: None,
     ) -> None:
         self._config = config
+        self._identity = identity
         self._inventory = offered
         self._accelerators = accelerators
         self._engines = engines
@@ -194,6 +216,7 @@ class Agent:
                 allows_unsandboxed=config.allow_unsandboxed,
                 fork_server=config.fork_server,
                 ties_tasks=config.ties_tasks,
+                identify=identity.of_task if identity else None,
             ),
             offered.own,
         )
@@ -217,9 +240,12 @@ class Agent:
             probe=self._on_probe,
             profile=self._on_profile,
             certificate=self._certificates.answered,
+            renewed=self._on_renewed,
+            revocations=lambda message: on_revocations(dict(message.before_s)),
         )
-        token = read_token(config.token_file) if config.token_file else ""
-        self._session = CoordinatorSession(config.coordinator, resolver, handlers, token)
+        token = read_token(config.token_file) if config.token_file and config.plaintext else ""
+        secured = partial(self._secured, COORDINATOR)
+        self._session = CoordinatorSession(config.coordinator, resolver, handlers, token, secured)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
         """Serve until a stop signal comes, or until the coordinator refuses this agent for good, and return the reason.
@@ -280,6 +306,16 @@ class Agent:
     def _send(self, message: control_pb2.AgentMessage) -> None:
         self._session.send(message)
 
+    def _secured(self, peer: Party) -> rpc.Secured | None:
+        return self._identity.secured(peer) if self._identity else None
+
+    def _renew_identities(self) -> None:
+        """Ask for a new certificate if it is time for it, and renew those of the processes here."""
+        if self._identity is not None:
+            self._supervisor.renew_identities(clock.unix_s())
+            if (request := self._identity.renewal_request()) is not None:
+                self._send(control_pb2.AgentMessage(renewal=control_pb2.RenewalRequest(request=request)))
+
     # ---- session handlers -----------------------------------------------------------------------------------------
 
     def _hello(self) -> control_pb2.Hello:
@@ -315,6 +351,14 @@ class Agent:
         except PeriplusError as error:
             event(log, logging.ERROR, "order_not_read", task="profile", why=error)
 
+    def _on_renewed(self, message: control_pb2.CertificateResponse) -> None:
+        if self._identity is not None:
+            try:
+                self._identity.renewed(message.certificate)
+                event(log, logging.INFO, "identity_renewed", expires_at_s=self._identity.current().expires_at_s)
+            except (OSError, PeriplusError) as error:
+                event(log, logging.ERROR, "identity_not_renewed", why=error)
+
     def _on_profiled(self) -> None:
         self._inventory = replace(self._inventory, profiles=self._profiler.profiles)
         self._send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))
@@ -325,7 +369,14 @@ class Agent:
         region = self._config.region
         try:
             address = await self._resolver.resolve(order.gateway_address)
-            measured = await probe(address, region, order.dst_region, order.payload_bytes, clock.monotonic_s)
+            measured = await probe(
+                address,
+                region,
+                order.dst_region,
+                order.payload_bytes,
+                clock.monotonic_s,
+                self._secured(parties.region(order.dst_region)),
+            )
         except PeriplusError as error:
             event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
             failed = control_pb2.LinkMeasurement(src_region=region, dst_region=order.dst_region, error=str(error))
@@ -408,6 +459,7 @@ class Agent:
             home_gateway=task.trainer_gateway,
             resolver=self._resolver,
             traffic=self._traffic,
+            secured=partial(self._secured, parties.region(task.trainer_region)),
         )
         running = self._tasks.create_task(upstream.run(random.Random().random))
         self._upstreams[job_id] = (task.trainer_gateway, running)
@@ -435,6 +487,7 @@ class Agent:
     async def _keep_inventory(self) -> None:
         """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
         while True:
+            self._renew_identities()
             await asyncio.sleep(DEVICES_S)
             await self._look_at_devices()
 

@@ -5,30 +5,52 @@ It imports app.py only when the agent runs, because that loads the weight codec'
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from urllib.parse import quote
 
 import click
 
-from periplus import errors
+from periplus import clock, errors
 from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
 from periplus.config.loading import validate
+from periplus.net.join_token import TOKEN_VARIABLE, JoinToken, member_of
 from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import host_limits, telemetry
 from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.process.lifecycle import ShutdownReason
 from region_agent.config import AgentConfig, resolve
 from region_agent.control.engines import configured
-from region_agent.state_directory import SHARED
+from region_agent.control.identity import is_of, joined, place_in
+from region_agent.state_directory import SHARED, StateDirectory
 
 log = logging.getLogger(__name__)
+
+DEFAULT_COORDINATOR = "127.0.0.1:7070"
+"""Where an agent looks for a coordinator that nobody names."""
 
 MAX_MEMORY_GIB = 1 << 20
 """Upper limit of --memory-gib, in GiB (2^20 GiB = 1 PiB): more than any region has, and its bytes fit into a 64-bit
 integer.
 """
+
+
+_WORK_DIRECTORY = click.option(
+    "--work-dir",
+    type=DirectoryToWrite(),
+    default=Path(),
+    show_default=True,
+    help="Where output directories of jobs lie.",
+)
+_STATE_DIRECTORY = click.option(
+    "--state-dir",
+    type=DirectoryToWrite(),
+    default=None,
+    help="Where the agent keeps its identity, and the gateway what is not committed  "
+    "[default: .periplus/REGION in the work directory]",
+)
 
 
 @click.group(cls=DefaultGroup, default="run")
@@ -37,16 +59,74 @@ def agent() -> None:
 
 
 @agent.command()
-@click.option("--region", required=True, metavar="NAME", help="Name of this region, unique in the fleet.")
+@click.argument("token", metavar="TOKEN")
+@_WORK_DIRECTORY
+@_STATE_DIRECTORY
+def join(token: str, work_dir: Path, state_dir: Path | None) -> int:
+    """Make this machine's agent a member of a fleet, with a TOKEN of `periplus token create REGION`.
+
+    The agent's key is made here. Then start the agent with the same directories: `periplus agent`.
+    """
+    region, coordinator = _join(token, work_dir, state_dir)
+    click.echo(f"joined the fleet of {coordinator} as region {region}; start the agent with `periplus agent run`")
+    return errors.EXIT_OK
+
+
+def _join(text: str, work_dir: Path, state_dir: Path | None) -> tuple[str, str]:
+    """Join a fleet, and return (region, coordinator's address)."""
+    region = member_of(JoinToken.from_text(text)).name
+    return asyncio.run(joined(text, StateDirectory(_state_dir(region, work_dir, state_dir)).identity))
+
+
+def _place(
+    region: str, coordinator: str, work_dir: Path, state_dir: Path | None, *, plaintext: bool
+) -> tuple[str, str]:
+    """Return (region, coordinator's address) of an agent, from its options and its identity.
+
+    An agent without an identity joins with the token of the environment, if there is one. Raises: ConfigError, what
+    `joined` raises.
+    """
+    if plaintext:
+        if not region:
+            raise errors.ConfigError("an agent with --plaintext has no identity that names its region; give --region")
+        return region, coordinator or DEFAULT_COORDINATOR
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    name = region or (member_of(JoinToken.from_text(token)).name if token else "")
+    if not name and state_dir is None:
+        raise errors.ConfigError("give --region or --state-dir: the identity of the agent lies in its state directory")
+    folder = StateDirectory(_state_dir(name, work_dir, state_dir)).identity
+    try:
+        if token and not is_of(folder, token, clock.unix_s()):
+            return asyncio.run(joined(token, folder))
+        found = place_in(folder)
+    except errors.NotFound as error:
+        raise errors.ConfigError(
+            f"{error}; join the fleet first, with `periplus agent join TOKEN` or {TOKEN_VARIABLE}, or give "
+            "--plaintext for a fleet of this machine alone"
+        ) from error
+    return region or found[0], coordinator or found[1] or DEFAULT_COORDINATOR
+
+
+def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
+    return state_dir or work_dir / SHARED / quote(region, safe="")
+
+
+@agent.command()
+@click.option(
+    "--region",
+    default="",
+    metavar="NAME",
+    help="Name of this region, unique in the fleet.  [default: that of the identity in --state-dir]",
+)
 @click.option(
     "--coordinator",
-    default="127.0.0.1:7070",
-    show_default=True,
+    default="",
     metavar="HOST:PORT",
     type=HOST_PORT,
     envvar="PERIPLUS_COORDINATOR",
-    help="Where the coordinator listens.",
+    help="Where the coordinator listens.  [default: where the agent joined, else 127.0.0.1:7070]",
 )
+@click.option("--plaintext", is_flag=True, help="Use plain TCP without certificates, on loopback addresses alone.")
 @click.option(
     "--listen",
     default="127.0.0.1:0",
@@ -62,19 +142,8 @@ def agent() -> None:
     type=HOST_PORT,
     help="Where other regions reach it  [default: as it listens]",
 )
-@click.option(
-    "--work-dir",
-    type=DirectoryToWrite(),
-    default=Path(),
-    show_default=True,
-    help="Where output directories of jobs lie.",
-)
-@click.option(
-    "--state-dir",
-    type=DirectoryToWrite(),
-    default=None,
-    help="Where the gateway keeps what is not committed  [default: .periplus/REGION in the work directory]",
-)
+@_WORK_DIRECTORY
+@_STATE_DIRECTORY
 @click.option(
     "--allow-dir",
     "allow_dirs",
@@ -93,7 +162,7 @@ def agent() -> None:
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar=FILE_VARIABLE,
-    help="File of the token that the coordinator wants (`coordinator run --token-file`).",
+    help="With --plaintext or --wan: file of the token that coordinator and emulator want.",
 )
 @click.option(
     "--wan",
@@ -158,6 +227,7 @@ def agent() -> None:
 def run(
     region: str,
     coordinator: str,
+    plaintext: bool,
     listen: str,
     advertise: str,
     work_dir: Path,
@@ -189,15 +259,17 @@ def run(
     from region_agent.app import run as run_agent  # the weight codec's compiler takes a second to load
 
     telemetry.configure(log_level, sys.stderr)
+    region, coordinator = _place(region, coordinator, work_dir, state_dir, plaintext=plaintext)
     config = validate(
         AgentConfig,
         {
             "region": region,
             "coordinator": coordinator,
+            "plaintext": plaintext,
             "listen": listen,
             "advertise": advertise,
             "work_dir": str(work_dir),
-            "state_dir": str(state_dir or work_dir / SHARED / quote(region, safe="")),
+            "state_dir": str(_state_dir(region, work_dir, state_dir)),
             "allow_dirs": [str(each) for each in allow_dirs],
             "replica_store": replica_store,
             "token_file": str(token_file) if token_file else None,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config, Words
 from periplus.errors import ConfigError
-from periplus.net.tokens import check_has_token
+from periplus.net.tokens import check_identified
 from periplus.values.replica_url import check_replica_url
 from periplus.values.task import REGION_NAME
 
@@ -45,8 +45,11 @@ class AgentConfig(Config):
     time.
     """
 
+    plaintext: bool = False
+    """Whether connections are plain TCP without identities, which only loopback addresses allow."""
+
     token_file: Path | None = None
-    """File of the token that the coordinator wants of its callers; None if it wants none."""
+    """File of the token that a coordinator without identities and a WAN emulator want of their callers."""
 
     allow_dirs: tuple[Path, ...] = ()
     """Directories, beside `work_dir`, below which the runs of jobs may lie."""
@@ -106,7 +109,10 @@ def resolve(config: AgentConfig) -> AgentConfig:
             f"--listen {config.listen} is a wildcard address, which other regions cannot dial; "
             "give the address at which they reach this gateway with --advertise HOST:PORT"
         )
-    check_has_token("an agent", config.listen, config.token_file)
+    emulates = bool(config.wan)
+    check_identified(
+        "an agent", config.listen, plaintext=config.plaintext, token_file=None if emulates else config.token_file
+    )
     if config.replica_store:
         check_replica_url(config.replica_store)
     return config

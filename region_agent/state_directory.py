@@ -3,6 +3,7 @@
     <state directory>/spools/<job id>                    frames that the ledger has not committed (gateway/frames.py)
     <state directory>/weights/<job id>-<job authority>   a full state and the deltas after it (weights/disk/)
     <state directory>/tasks/<task id>                    files of a process that runs (launchers/task_folders.py)
+    <state directory>/identity/                          the agent's certificates (control/identity.py)
     <state directory>/profiles/<model>-<engine>.json     what was measured here (profiling.py)
     <state directory>/gateway                            the address at which the gateway listened last
 
@@ -45,6 +46,7 @@ class StateDirectory:
         self._weights = root / "weights"
         self.tasks = root / "tasks"
         self.profiles = root / "profiles"
+        self.identity = root / "identity"
         self._gateway = root / "gateway"
 
     def spool_of(self, job_id: str) -> Path:

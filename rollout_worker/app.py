@@ -16,8 +16,8 @@ import asyncio
 import dataclasses
 import logging
 import tempfile
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import assert_never
 
@@ -28,6 +28,7 @@ from periplus.codec.registry import files_decoder
 from periplus.errors import Denied
 from periplus.job.reward_code import CODE_FOLDER
 from periplus.net.attempt import failure_of
+from periplus.net.rpc import own_gateway
 from periplus.process.device_turns import DeviceTurns
 from periplus.process.telemetry import event
 from periplus.publication import Trust
@@ -62,10 +63,11 @@ from rollout_worker.rewards.building import RewardPlace, build_scorer
 from rollout_worker.rewards.scorer import MAX_FAILURES_IN_A_ROW, RewardScorer
 from rollout_worker.weights.compile import compile_decoder
 from rollout_worker.weights.engine_updater import EngineUpdater, SwapSettings
-from rollout_worker.weights.incoming import ReceivedBundle
+from rollout_worker.weights.incoming import ReceivedBundle, ReceivedRecord
 from rollout_worker.weights.proven_weights import ProvenWeights
 from rollout_worker.weights.reader import WeightReader
 from rollout_worker.weights.serving import Serving
+from rollout_worker.weights.subscription import SubscriptionRequest
 from rollout_worker.weights.version_report import VersionReport
 
 log = logging.getLogger(__name__)
@@ -90,8 +92,7 @@ class Worker:
         self._updater: EngineUpdater | None = None
         self._weights = ProvenWeights()
         trust = Trust(config.authority_key, self._job_id)
-        subscribe = partial(subscribed, config.task.gateway, config.task.job_secret, self._job_id, self._worker_id)
-        self._reader = WeightReader(self._weights, trust, subscribe, self._out.put, self._on_news)
+        self._reader = WeightReader(self._weights, trust, self._subscribe, self._out.put, self._on_news)
 
     async def run(self) -> None:
         """Work until the trainer says that the job is done.
@@ -139,7 +140,15 @@ class Worker:
             num_samples=LEASES_PER_SLOT * self._num_slots,
         )
         task = self._config.task
-        await exchange_leases(task.gateway, task.job_secret, hello, self._out, self._on_message)
+        secured = own_gateway(task.identity, task.region)  # read anew: the agent renews it
+        await exchange_leases(task.gateway, task.job_secret, hello, self._out, self._on_message, secured)
+
+    def _subscribe(
+        self, request: SubscriptionRequest, again: asyncio.Event
+    ) -> AbstractAsyncContextManager[AsyncIterator[ReceivedRecord]]:
+        task = self._config.task
+        secured = own_gateway(task.identity, task.region)
+        return subscribed(task.gateway, task.job_secret, self._job_id, self._worker_id, request, again, secured)
 
     async def _on_message(self, message: GatewayMessage) -> None:
         assert self._sampler is not None, "the stream opens only when the bundle is loaded"

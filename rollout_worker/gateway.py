@@ -52,14 +52,15 @@ async def exchange_leases(
     hello: WorkerHello,
     outbox: Outbox[WorkerMessage],
     on_message: Callable[[GatewayMessage], Awaitable[None]],
+    secured: rpc.Secured | None = None,
 ) -> None:
     """Open a lease stream to `gateway` (host:port), write what `outbox` has, and pass on what comes down.
 
-    `secret` is the job's.
+    `secret` is the job's, and `secured` how to call a gateway that knows its callers by certificates.
 
     Raises: always a PeriplusError, because a stream ends only by an error.
     """
-    async with rpc.channel(gateway) as channel:
+    async with rpc.channel(gateway, secured) as channel:
         with rpc.remote_errors(gateway):
             call = gateway_pb2_grpc.GatewayStub(channel).Rollout(metadata=metadata_of_job(secret))
             # A stream must open with a hello, and without room the ledger grants no leases.
@@ -77,14 +78,20 @@ async def exchange_leases(
 
 @asynccontextmanager
 async def subscribed(
-    gateway: str, secret: str, job_id: str, reader_id: str, request: SubscriptionRequest, again: asyncio.Event
+    gateway: str,
+    secret: str,
+    job_id: str,
+    reader_id: str,
+    request: SubscriptionRequest,
+    again: asyncio.Event,
+    secured: rpc.Secured | None = None,
 ) -> AsyncIterator[AsyncIterator[ReceivedRecord]]:
     """Subscribe to the job's publications at `gateway` (host:port), and give an iterator over their records.
 
     The iterator ends only by an error: Unreachable when the gateway ends the stream or when `again` is set, else what
     the gateway's status says.
     """
-    async with rpc.channel(gateway) as channel:
+    async with rpc.channel(gateway, secured) as channel:
         with rpc.remote_errors(gateway):
             asked = subscription_to_pb(job_id, reader_id, request)
             call = gateway_pb2_grpc.GatewayStub(channel).Subscribe(asked, metadata=metadata_of_job(secret))

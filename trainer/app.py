@@ -23,6 +23,7 @@ import os
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from periplus.errors import (
     explained_error,
 )
 from periplus.job.run_directory import RunDirectory, read_lines, write_atomically
+from periplus.net.rpc import own_gateway
 from periplus.process.telemetry import event
 from periplus.publication import PublisherKey
 from periplus.values.policy import Policy
@@ -128,9 +130,9 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
     if config.job.train.compile:
         keep_compiled_code(config.cache_dir / "compiled")
     key = PublisherKey.generate()
-    link = GatewayLink(
-        config.task.gateway, config.task.job_id, config.task.fork, key.public_key, config.task.job_secret
-    )
+    task = config.task
+    secured = partial(own_gateway, task.identity, task.region)
+    link = GatewayLink(task.gateway, task.job_id, task.fork, key.public_key, task.job_secret, secured)
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable | Denied] = []
 

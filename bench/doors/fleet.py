@@ -96,14 +96,19 @@ async def doors_of_a_fleet(jobs_per_region: int = 1) -> AsyncIterator[Doors]:
         folder, token_file = Path(name), Path(name) / "state" / "token"
         (folder / "services").mkdir()
         services = Services(folder / "services")
-        places: Any = {"work_dir": folder / "work", "token_file": token_file}
+        places: Any = {
+            "work_dir": folder / "work",
+            "token_file": token_file,
+            "state_dir": folder / "coordinator",
+            "identity": folder / "identity",
+        }
         settings = LocalFleetSettings(regions=REGIONS, wan="", **places, jobs_per_region=jobs_per_region)
         fleet = LocalFleet(settings, services, lambda text: None)
         with patch.dict(os.environ, {"HOME": name}):
             try:
                 address = (await fleet.start()).coordinator
                 token = read_token(token_file)
-                async with connect(address, token) as remote:
+                async with connect(address, fleet.access()) as remote:
                     await fleet.await_regions(remote)
                     gateways = tuple(region.gateway_address for region in (await remote.fleet()).regions)
                     yield Doors(folder=folder, coordinator=address, gateways=gateways, token=token, remote=remote)

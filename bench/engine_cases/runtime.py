@@ -30,9 +30,11 @@ def run_job(job: dict[str, Any], folder: Path, agent_arguments: Sequence[str] = 
     file = folder / "job.yaml"
     file.write_text(json.dumps(job))  # JSON is YAML
     environment = {**os.environ, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
-    with _service("coordinator", ["coordinator", "run", "--listen", "127.0.0.1:0"], folder, environment) as ready:
+    with _service(
+        "coordinator", ["coordinator", "run", "--plaintext", "--listen", "127.0.0.1:0"], folder, environment
+    ) as ready:
         address = ready["coordinator"]
-        agent = ["agent", "run", "--region", "here", "--coordinator", address, "--work-dir", str(folder)]
+        agent = ["agent", "run", "--plaintext", "--region", "here", "--coordinator", address, "--work-dir", str(folder)]
         with _service("agent", [*agent, *agent_arguments], folder, environment):
             submit = [sys.executable, "-m", "periplus", "job", "submit", str(file), "--wait", "-o", "name"]
             done = subprocess.run(

@@ -52,10 +52,14 @@ def token_of(address: str) -> str:
     It is that of a local fleet of this user, or that of PERIPLUS_TOKEN, or that in the file of PERIPLUS_TOKEN_FILE, or
     empty. Raises: NotFound, Denied, ConfigError if a file cannot be read.
     """
-    for fleet in _living_fleets():
-        if fleet.coordinator == address.replace("localhost:", "127.0.0.1:"):
-            return read_token(Path(fleet.token_file))
-    return token_of_environment()
+    fleet = fleet_at(address)
+    return token_of_environment() if fleet is None else read_token(Path(fleet.token_file))
+
+
+def fleet_at(address: str) -> FleetRecord | None:
+    """Return the local fleet of this user whose coordinator listens at `address`, or None."""
+    known = address.replace("localhost:", "127.0.0.1:")
+    return next((fleet for fleet in _living_fleets() if fleet.coordinator == known), None)
 
 
 def local_fleet() -> FleetRecord | None:

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from coordinator.client import listing, runs
-from coordinator.client.address import coordinator_address, coordinator_option, token_of
+from coordinator.client.address import coordinator_address, coordinator_option
 from coordinator.client.audit import audit_command
 from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
@@ -29,6 +29,7 @@ from coordinator.client.resuming import job_to_submit
 from coordinator.client.reward_trial import try_rewards
 from coordinator.client.samples import samples_command
 from coordinator.client.submission import plan_by_hand, submission
+from coordinator.members.access import access_of
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.cli.command_groups import CommandGroup
@@ -362,7 +363,7 @@ def _ask(given: str | None, call: Callable[[Coordinator], Awaitable[T]]) -> T:
     address = coordinator_address(given)
 
     async def connected() -> T:
-        async with connect(address, token_of(address)) as remote:
+        async with connect(address, access_of(address)) as remote:
             return await call(remote)
 
     return asyncio.run(connected())

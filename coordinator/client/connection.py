@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,9 +17,12 @@ import grpc.aio
 
 from coordinator.convert import JOB_STATE_FROM_PB, TASK_STATE_FROM_PB
 from coordinator.events import RegionOrder
+from coordinator.members.access import NO_ACCESS, Access
 from coordinator.state import INFEASIBLE_PREFIX, JobState
+from periplus import clock
 from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
 from periplus.net import rpc
+from periplus.net.certificates import Identity, new_key, signing_request
 from periplus.net.convert import record_from_pb
 from periplus.net.tokens import metadata_of
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
@@ -78,6 +82,23 @@ class Coordinator:
         )
         await self._call("OrderRegion", request)
 
+    async def create_token(self, region: str, operator: str, rights: str, lifetime_s: float, request: bytes) -> bytes:
+        """Return the certificate (PEM) of a join token for a region or an operator, for the key of a request."""
+        asked = control_pb2.CreateTokenRequest(
+            region=region, operator=operator, rights=rights, lifetime_s=lifetime_s, request=request
+        )
+        answer: control_pb2.CertificateResponse = await self._call("CreateToken", asked)
+        return answer.certificate
+
+    async def renew(self, request: bytes) -> bytes:
+        """Return the next certificate (PEM) of the operator who calls, for the key of a request."""
+        answer: control_pb2.CertificateResponse = await self._call("Renew", control_pb2.JoinRequest(request=request))
+        return answer.certificate
+
+    async def remove_operator(self, name: str) -> None:
+        """Have the certificates of an operator refused."""
+        await self._call("RemoveOperator", control_pb2.RemoveOperatorRequest(operator=name))
+
     async def watch(self, job_id: str, after_sequence: int = 0) -> AsyncIterator[control_pb2.JobEvent]:
         """Yield the job's events after a sequence number, until the job has ended."""
         with rpc.remote_errors(self.address):
@@ -98,18 +119,28 @@ class Coordinator:
 
 
 @asynccontextmanager
-async def connect(address: str, token: str = "") -> AsyncIterator[Coordinator]:
-    """Connect to a coordinator that answers, with its token if it wants one.
+async def connect(address: str, access: Access = NO_ACCESS) -> AsyncIterator[Coordinator]:
+    """Connect to a coordinator that answers. An operator's identity whose time has come is renewed on the way.
 
     Raises: Unreachable if none answers within CONNECT_DEADLINE_S.
     """
-    async with rpc.channel(address) as channel:
+    async with rpc.channel(address, access.secured) as channel:
         if not await _connected(channel):
             raise Unreachable(
                 f"no coordinator answers at {address}; start one with `periplus up`, which runs a fleet on this "
                 "machine, or with `periplus coordinator`, or name another with --coordinator or PERIPLUS_COORDINATOR"
             )
-        yield Coordinator(address, control_pb2_grpc.CoordinatorStub(channel), metadata_of(token))
+        remote = Coordinator(address, control_pb2_grpc.CoordinatorStub(channel), metadata_of(access.token))
+        if access.secured is not None and access.folder is not None:
+            await _renewed(remote, access.secured.identity, access.folder)
+        yield remote
+
+
+async def _renewed(remote: Coordinator, identity: Identity, folder: Path) -> None:
+    if clock.unix_s() >= identity.renew_at_s:
+        key = new_key()
+        certificate = await remote.renew(signing_request(key))
+        Identity(key=key, certificate=certificate, authority=identity.authority).save(folder)
 
 
 async def _connected(channel: grpc.aio.Channel) -> bool:

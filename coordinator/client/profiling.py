@@ -12,11 +12,12 @@ from typing import Any
 
 import click
 
-from coordinator.client.address import coordinator_address, coordinator_option, local_fleet, token_of
+from coordinator.client.address import coordinator_address, coordinator_option, local_fleet
 from coordinator.client.connection import Coordinator, connect
 from coordinator.client.library.starting import up
 from coordinator.client.listing import PROFILES, profile_summary
 from coordinator.client.submission import submission
+from coordinator.members.access import access_of
 from periplus import clock
 from periplus.config.loading import tree_of
 from periplus.errors import NotFound, PeriplusError, TimedOut
@@ -55,7 +56,7 @@ def profile_command(
     job = load_job(file, overrides)
 
     async def call(address: str) -> list[tuple[str, Profile]]:
-        async with connect(address, token_of(address)) as remote:
+        async with connect(address, access_of(address)) as remote:
             known = [region.name for region in (await remote.fleet()).regions]
             wanted = list(names) or known
             if missing := sorted(set(wanted) - set(known)):

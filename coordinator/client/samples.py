@@ -118,11 +118,11 @@ def run_directory(job: str, runs_dir: Path, coordinator: str) -> RunDirectory:
 def _asked(job: str, coordinator: str) -> Path | None:
     """Return the run directory that a coordinator names for a job, or None if it does not answer or know the job."""
     # It loads gRPC, and is needed for a job that runs elsewhere only.
-    from coordinator.client.address import token_of
     from coordinator.client.connection import connect
+    from coordinator.members.access import access_of
 
     async def ask() -> str:
-        async with connect(coordinator, token_of(coordinator)) as remote:
+        async with connect(coordinator, access_of(coordinator)) as remote:
             return str((await remote.job(job)).files.run_dir)
 
     try:

@@ -107,6 +107,8 @@ class _Demo:
             wan=settings.wan,
             work_dir=settings.work_dir,
             token_file=self._token_file,
+            state_dir=scratch / "coordinator",
+            identity=scratch / "identity",
             # The demo's job is its own user's, who names its directory on the command line.
             allow_dirs=(home_folder(), settings.work_dir / settings.job.output.dir),
         )
@@ -126,7 +128,7 @@ class _Demo:
         if not await self._unless_interrupted(starting):
             return EXIT_INTERRUPTED
         addresses = starting.result()
-        async with connect(addresses.coordinator, read_token(self._token_file)) as remote:
+        async with connect(addresses.coordinator, self._fleet.access()) as remote:
             joining = asyncio.ensure_future(self._fleet.await_regions(remote))
             if not await self._unless_interrupted(joining):
                 return EXIT_INTERRUPTED

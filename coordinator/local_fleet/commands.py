@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
+from coordinator.local_fleet.directory import FOLDER
 from coordinator.local_fleet.fleet import LocalFleetSettings
-from coordinator.local_fleet.records import records_folder, token_file
+from coordinator.local_fleet.records import identity_folder, records_folder, token_file
 from coordinator.local_fleet.up import UpSettings, run_up
 from periplus import clock
 from periplus.cli.option_types import DirectoryToWrite
@@ -92,6 +93,8 @@ def up_command(
         wan=wan,
         work_dir=work_dir,
         token_file=token_file(work_dir, records),
+        state_dir=work_dir / FOLDER / "coordinator",
+        identity=identity_folder(work_dir, records),
         allow_dirs=(home_folder(), *allow_dirs),
         agent_options=options,
         jobs_per_region=jobs_per_region,

@@ -68,7 +68,9 @@ def _locked(folder: Path) -> int:
 
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
-        if path.name != LOCK:
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
             path.unlink()
 
 

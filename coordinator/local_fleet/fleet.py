@@ -5,14 +5,23 @@ the agents. Every address is on the loopback interface, with a port that the sys
 """
 
 import asyncio
+import getpass
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.client.connection import Coordinator
 from coordinator.local_fleet.services import AGENT, Services
+from coordinator.members.access import Access
+from coordinator.members.issuing import issued_identity, issued_token
 from periplus import clock
 from periplus.errors import Denied, TimedOut
+from periplus.net import parties
+from periplus.net.certificates import Identity
+from periplus.net.join_token import TOKEN_VARIABLE
+from periplus.net.parties import COORDINATOR, Rights
+from periplus.net.rpc import Secured
 from periplus.net.tokens import make_token
 
 JOIN_DEADLINE_S = 120.0
@@ -30,14 +39,17 @@ class LocalFleetSettings:
     """What a local fleet consists of.
 
     `wan` is the grid of the WAN emulator, or empty for the loopback network as it is. Output directories of jobs are
-    relative to `work_dir`, and runs lie below it, the user's home, or `allow_dirs`. Every call needs the token in
-    `token_file`, which the fleet makes. `agent_options` are further options of every agent's command line.
+    relative to `work_dir`, and runs lie below it, the user's home, or `allow_dirs`. Calls of the emulator need the
+    token in `token_file`, which the fleet makes. The coordinator's state lies in `state_dir`, and the identity of the
+    fleet's user in `identity`; both are made anew. `agent_options` are further options of every agent's command line.
     """
 
     regions: tuple[str, ...]
     wan: str
     work_dir: Path
     token_file: Path
+    state_dir: Path
+    identity: Path
     allow_dirs: tuple[Path, ...] = ()
     agent_options: tuple[str, ...] = ()
     jobs_per_region: int = 1
@@ -72,6 +84,10 @@ class LocalFleet:
         await self._start_agents(coordinator, wan)
         return FleetAddresses(coordinator=coordinator, wan=wan)
 
+    def access(self) -> Access:
+        """Return how the fleet's own user calls its coordinator, once it has started."""
+        return Access(secured=Secured(identity=Identity.load(self._settings.identity), peer=COORDINATOR))
+
     def _make_token(self) -> None:
         file = self._settings.token_file
         try:
@@ -97,9 +113,18 @@ class LocalFleet:
         self._say("starting the coordinator")
         shared = ["--jobs-per-region", str(self._settings.jobs_per_region)]
         place = ["--region", self._settings.regions[0], "--wan", wan] if wan else []
-        ready = await self._services.start(
-            "coordinator", ["coordinator", "run", "--listen", ANY_PORT, *self._token, *place, *shared]
-        )
+        state_dir = self._settings.state_dir
+        shutil.rmtree(state_dir, ignore_errors=True)
+        arguments = ["coordinator", "run", "--listen", ANY_PORT, "--state-dir", str(state_dir)]
+        # The emulator is known by its token, and places the coordinator.
+        ready = await self._services.start("coordinator", [*arguments, *place, *(self._token if wan else ()), *shared])
+        try:
+            user = parties.operator(getpass.getuser(), Rights.OPERATOR)
+            issued_identity(state_dir, user).save(self._settings.identity)
+        except OSError as error:
+            raise Denied(
+                f"cannot write {self._settings.identity}, the identity of the fleet's user: {error}"
+            ) from error
         return ready["coordinator"]
 
     async def _start_agents(self, coordinator: str, wan: str) -> None:
@@ -110,11 +135,19 @@ class LocalFleet:
         )
         agent = ["agent", "run", "--coordinator", coordinator, "--work-dir", str(settings.work_dir)]
         # Jobs here are of the person who owns this machine, and so is the code that travels with them.
-        agent += [*self._token, *(word for each in settings.allow_dirs for word in ("--allow-dir", str(each)))]
+        agent += [word for each in settings.allow_dirs for word in ("--allow-dir", str(each))]
+        agent += self._token if wan else ()
         # All regions compute on the same cores.
         agent += ["--allow-code", "--shared-cores", *(["--wan", wan] if wan else []), *settings.agent_options]
         await asyncio.gather(
-            *(self._services.start(f"{AGENT}{region}", [*agent, "--region", region]) for region in regions)
+            *(
+                self._services.start(
+                    f"{AGENT}{name}",
+                    [*agent, "--region", name],
+                    {TOKEN_VARIABLE: issued_token(settings.state_dir, coordinator, parties.region(name))},
+                )
+                for name in regions
+            )
         )
 
     async def await_regions(self, remote: Coordinator) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ SCHEMA = "periplus.local-fleet/1"
 TOKEN_SUFFIX = ".token"
 """End of the name of the file with a fleet's token, which otherwise has the name of the fleet's own file."""
 
+IDENTITY_SUFFIX = ".identity"
+"""End of the name of the folder with the identity of a fleet's user, likewise."""
+
 _NAME_BYTES = 8
 _START_FIELD = 19
 """Position of the start time among the fields of /proc/PID/stat that follow the program's name."""
@@ -34,7 +38,7 @@ class FleetRecord:
 
     `process_start` is the start of its process in ticks since the host's boot, as text: with it a later process of the
     same id is told apart. `wan` is the control address of the WAN emulator, or empty. `token_file` holds the token that
-    its coordinator wants of callers.
+    its emulator wants of callers, and `identity` is the folder of the user's identity.
     """
 
     coordinator: str
@@ -45,6 +49,7 @@ class FleetRecord:
     process_start: str
     hostname: str
     token_file: str
+    identity: str = ""
 
     def to_json(self) -> str:
         """Return the record as one line of JSON with its schema."""
@@ -65,6 +70,7 @@ class FleetRecord:
             process_start=str(tree["process_start"]),
             hostname=str(tree["hostname"]),
             token_file=str(tree["token_file"]),
+            identity=str(tree.get("identity", "")),
         )
 
 
@@ -100,6 +106,7 @@ def announced(record: FleetRecord, folder: Path) -> Iterator[None]:
                 other.unlink(missing_ok=True)
                 # Only a token beside its fleet's file is removed: a record may name any path.
                 other.with_suffix(TOKEN_SUFFIX).unlink(missing_ok=True)
+                shutil.rmtree(other.with_suffix(IDENTITY_SUFFIX), ignore_errors=True)
         with replacing(path) as file:
             file.write(record.to_json().encode() + b"\n")
     except OSError as error:
@@ -117,6 +124,11 @@ def announced(record: FleetRecord, folder: Path) -> Iterator[None]:
 def token_file(directory: Path, folder: Path) -> Path:
     """Return the file for the token of the fleet in a directory, beside the fleet's own file."""
     return (folder / _file_name(str(directory))).with_suffix(TOKEN_SUFFIX)
+
+
+def identity_folder(directory: Path, folder: Path) -> Path:
+    """Return the folder for the identity of the user of the fleet in a directory, beside the fleet's own file."""
+    return (folder / _file_name(str(directory))).with_suffix(IDENTITY_SUFFIX)
 
 
 def _file_name(directory: str) -> str:

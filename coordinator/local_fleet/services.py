@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from periplus import clock
 from periplus.errors import PeriplusError, TimedOut
@@ -72,8 +73,10 @@ class Services:
         popen = _spawn(fork_server_command(self._fork_server), log, variables)
         self._running.append(Service(name=FORK_SERVER, popen=popen, log=log))
 
-    async def start(self, name: str, arguments: Sequence[str]) -> Mapping[str, str]:
-        """Start `periplus ARGUMENTS` and return the content of its ready file.
+    async def start(
+        self, name: str, arguments: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})
+    ) -> Mapping[str, str]:
+        """Start `periplus ARGUMENTS` with these environment variables too, and return the content of its ready file.
 
         Raises: PeriplusError if the process ends before it is ready, TimedOut after READY_DEADLINE_S.
         """
@@ -81,7 +84,8 @@ class Services:
         file_name = name.replace(":", "-")
         ready_file, log = self._folder / f"{file_name}.ready.json", self._folder / f"{file_name}.log"
         command = [sys.executable, "-m", "periplus", *arguments, "--ready-file", str(ready_file), "--stop-on-stdin-eof"]
-        popen = _spawn(command, log, {ADDRESS_VARIABLE: self._fork_server} if self._fork_server else {})
+        forking = {ADDRESS_VARIABLE: self._fork_server} if self._fork_server else {}
+        popen = _spawn(command, log, forking | dict(variables))
         self._running.append(Service(name=name, popen=popen, log=log))
         deadline_s = clock.monotonic_s() + READY_DEADLINE_S
         # A service writes its ready file once it accepts calls. It can only be polled for, as can the end of the

@@ -8,6 +8,7 @@ stop by themselves. A service that ends by itself ends the fleet with an error.
 
 import asyncio
 import contextlib
+import shutil
 import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,11 +20,11 @@ from coordinator.local_fleet.directory import held_folder
 from coordinator.local_fleet.fleet import FleetAddresses, LocalFleet, LocalFleetSettings
 from coordinator.local_fleet.records import FleetRecord, announced, own_process
 from coordinator.local_fleet.services import Services
+from coordinator.members.access import Access
 from coordinator.state import ENDED_STATES
 from periplus import clock
 from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, PeriplusError
 from periplus.job.resumption import newest_checkpoint
-from periplus.net.tokens import read_token
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop
 from periplus.values.task import resume_command
 from periplus.view import units
@@ -67,6 +68,8 @@ async def run_up(settings: UpSettings) -> int:
             await services.stop(lambda: bool(hurries))
             with contextlib.suppress(OSError):
                 settings.fleet.token_file.unlink(missing_ok=True)
+            for folder in (settings.fleet.identity, settings.fleet.state_dir):
+                shutil.rmtree(folder, ignore_errors=True)
         up.say_what_is_left()
     return EXIT_INTERRUPTED if asked.result() is ShutdownReason.SIGINT else EXIT_OK
 
@@ -82,13 +85,15 @@ class _Up:
         self._settings = settings
         self._services = services
         self._coordinator = ""
+        self._access = Access()
         self._running_jobs: dict[str, str] = {}  # by id: the run directory, or empty before its trainer was started
 
     async def serve(self) -> None:
         """Start the fleet, tell where it listens, and check its services without end. Raises: PeriplusError."""
         fleet = LocalFleet(self._settings.fleet, self._services, self._doing)
         addresses = await fleet.start()
-        async with connect(addresses.coordinator, self._token()) as remote:
+        self._access = fleet.access()
+        async with connect(addresses.coordinator, self._access) as remote:
             await fleet.await_regions(remote)
         self._coordinator = addresses.coordinator
         record = self._record(addresses)
@@ -97,9 +102,6 @@ class _Up:
             while True:
                 self._services.check()
                 await asyncio.sleep(CHECK_S)
-
-    def _token(self) -> str:
-        return read_token(self._settings.fleet.token_file)
 
     def _record(self, addresses: FleetAddresses) -> FleetRecord:
         process_id, start = own_process()
@@ -111,6 +113,7 @@ class _Up:
             process_start=start,
             hostname=self._settings.hostname,
             token_file=str(self._settings.fleet.token_file),
+            identity=str(self._settings.fleet.identity),
         )
 
     def _tell(self, record: FleetRecord) -> None:
@@ -129,7 +132,7 @@ class _Up:
         if not self._coordinator:
             return
         try:
-            async with connect(self._coordinator, self._token()) as remote:
+            async with connect(self._coordinator, self._access) as remote:
                 self._running_jobs = await _running_jobs(remote)
         except PeriplusError:  # the fleet stops anyway; the run directories tell what is left
             return

@@ -244,7 +244,8 @@ def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[s
             if shares is None:
                 return None
             found |= shares
-    found |= _turns(tasks, found[trainer_task_id(job_id)])
+    if of_trainer := found.get(trainer_task_id(job_id)):  # else only workers in further regions are placed
+        found |= _turns(tasks, of_trainer)
     return None if memory_shortage(state, placement) else found
 
 

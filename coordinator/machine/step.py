@@ -41,6 +41,7 @@ from coordinator.events import (
     JobCancelled,
     JobSubmitted,
     LinkMeasured,
+    MembersChanged,
     PlanFinished,
     ProbeFailed,
     RegionJoined,
@@ -127,6 +128,8 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
             cancel(draft, event, now_s)
         case RegionOrdered():
             obey(draft, event)
+        case MembersChanged():
+            draft.tell(FleetEventKind.MEMBERS_CHANGED, event.text, region=event.region, actor=event.actor)
         case PlanFinished():
             plan_finished(draft, event, now_s)
         case Ticked():

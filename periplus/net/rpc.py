@@ -5,8 +5,10 @@ an `ErrorDetail` in the trailing metadata. A client wraps its calls in `remote_e
 detail becomes the same PeriplusError class again, and one without becomes Unreachable or TimedOut. Keepalive is set on
 both sides, because by default gRPC notices a frozen peer after minutes or never.
 
-All channels and server ports are opened here. The transport is plain TCP: there is no TLS and no identity, but for the
-token of a local fleet (docs/security.md says what that means). No channel uses a proxy, whatever the environment names.
+All channels and server ports are opened here: with mutual TLS if both ends have an identity
+(`periplus.net.certificates`), else in plain TCP. A caller names the party that it calls, and the server's certificate
+must name the same one, whatever the address. Servers read their identity anew for each connection, so that it may be
+renewed. No channel uses a proxy, whatever the environment names.
 """
 
 import asyncio
@@ -14,8 +16,10 @@ import errno
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,7 +27,11 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from periplus import errors
+from periplus.net import parties
+from periplus.net.certificates import Identity, certified_party, issued_at_s
+from periplus.net.parties import Party
 from periplus.net.peers import peer_host
+from periplus.net.tokens import Metadata
 from periplus.pb.v1 import common_pb2
 
 log = logging.getLogger(__name__)
@@ -84,35 +92,154 @@ _SERVER_OPTIONS = [
 ]
 
 
-Admission = Callable[[Iterable[tuple[str, str | bytes]]], None]
-"""Raises a PeriplusError for the metadata of a call that is not served."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is known of a call before its handler runs: the last part of its method, its metadata, and its caller.
+
+    `party` and `issued_at_s`, the Unix time of the caller's certificate, are None and 0 without TLS.
+    """
+
+    method: str
+    metadata: Metadata
+    party: Party | None = None
+    issued_at_s: float = 0.0
 
 
-def _admit_all(metadata: Iterable[tuple[str, str | bytes]]) -> None:
+Admission = Callable[[Call], None]
+"""Raises a PeriplusError for a call that is not served."""
+
+
+def _admit_all(call: Call) -> None:
     pass
 
 
-def channel(address: str) -> grpc.aio.Channel:
-    """Return a channel to `host:port`. It connects at the first call."""
-    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secured:
+    """A caller's own identity, and the party that it wants to find at the address."""
+
+    identity: Identity
+    peer: Party
 
 
-def blocking_channel(address: str) -> grpc.Channel:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerIdentity:
+    """A server's identity, read anew for each connection, and authorities (PEM) of callers beside the fleet's own.
+
+    `current` is called in threads of gRPC.
+    """
+
+    current: Callable[[], Identity]
+    authorities: tuple[bytes, ...] = ()
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """Return the credentials of a port that demands a certificate of its callers."""
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), self._configuration, require_client_authentication=True
+        )
+
+    def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        identity = self.current()
+        return grpc.ssl_server_certificate_configuration(
+            [(identity.key, identity.certificate)],
+            root_certificates=b"".join((identity.authority, *self.authorities)),
+        )
+
+
+def channel(address: str, secured: Secured | None = None) -> grpc.aio.Channel:
+    """Return a channel to `host:port`, in plain TCP without `secured`. It connects at the first call."""
+    if secured is None:
+        return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, _credentials(secured), options=_secured_options(secured))
+
+
+def blocking_channel(address: str, secured: Secured | None = None) -> grpc.Channel:
     """Return a channel to `host:port` for calls that block their thread, in programs without an event loop of ours."""
-    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    if secured is None:
+        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, _credentials(secured), options=_secured_options(secured))
 
 
-def server(admit: Admission | None = None) -> grpc.aio.Server:
+def _credentials(secured: Secured) -> grpc.ChannelCredentials:
+    identity = secured.identity
+    return grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
+
+
+def _secured_options(secured: Secured) -> list[tuple[str, str | int]]:
+    return [*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", secured.peer.server_name)]
+
+
+def own_gateway(folder: str, region: str) -> Secured | None:
+    """Return how a process of a job calls the gateway of its region, by the identity in a folder; None without one.
+
+    Raises: NotFound, ConfigError.
+    """
+    return Secured(identity=Identity.load(Path(folder)), peer=parties.region(region)) if folder else None
+
+
+class OpenCalls:
+    """The calls that a server serves at present."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], Call] = {}
+        self._refused: dict[asyncio.Task[Any], errors.PeriplusError] = {}
+
+    @contextmanager
+    def one(self, call: Call) -> Iterator[None]:
+        """Count the present task's call while the context lasts. Raises: the error with which `end_refused` ends it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = call
+        try:
+            yield
+        except asyncio.CancelledError:
+            if (refusal := self._refused.get(task)) is None:
+                raise
+            task.uncancel()
+            raise refusal from None
+        finally:
+            del self._tasks[task]
+            self._refused.pop(task, None)
+
+    @property
+    def number(self) -> int:
+        """Number of calls that are open."""
+        return len(self._tasks)
+
+    def end_refused(self, admit: Admission) -> None:
+        """End the calls that are not admitted any more."""
+        for task, call in list(self._tasks.items()):
+            try:
+                admit(call)
+            except errors.PeriplusError as error:
+                self._refused[task] = error
+                task.cancel()
+
+
+def caller(context: grpc.aio.ServicerContext[Any, Any]) -> Party | None:
+    """Return the party that makes a call, None without TLS. Raises: Denied if its certificate names none."""
+    return None if (certificate := _certificate(context)) is None else certified_party(certificate)
+
+
+def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
+    found = tuple(context.auth_context().get("x509_pem_cert", ()))
+    return found[0] if found else None
+
+
+def server(admit: Admission | None = None, calls: OpenCalls | None = None) -> grpc.aio.Server:
     """Return a server that translates errors. Add servicers to it, and give it an address with `bind`.
 
-    `admit` is called with the metadata of each call before anything else, and raises the error that refuses it. Calls
-    beyond `MAX_OPEN_CALLS` of one address are refused with Overloaded.
+    `admit` is called with each call before anything else, and raises the error that refuses it. Calls
+    beyond `MAX_OPEN_CALLS` of one address are refused with Overloaded. `calls` are then those that are open.
     """
-    return grpc.aio.server(interceptors=[ErrorInterceptor(admit or _admit_all)], options=_SERVER_OPTIONS)
+    return grpc.aio.server(
+        interceptors=[ErrorInterceptor(admit or _admit_all, calls or OpenCalls())], options=_SERVER_OPTIONS
+    )
 
 
-def bind(server_: grpc.aio.Server, address: str) -> str:
-    """Bind a server to `host:port` and return the bound address. With port 0 the system chooses a port.
+def bind(server_: grpc.aio.Server, address: str, identity: ServerIdentity | None = None) -> str:
+    """Bind a server to `host:port`, in plain TCP without an identity, and return the bound address.
+
+    With port 0 the system chooses a port.
 
     A socket of our own tries the address first, because gRPC writes a line of its own to standard error if it cannot
     bind, and does not say why. Raises: Conflict if the address cannot be bound.
@@ -120,7 +247,10 @@ def bind(server_: grpc.aio.Server, address: str) -> str:
     host = address.rpartition(":")[0]
     try:
         _try_to_bind(host.removeprefix("[").removesuffix("]"), int(address.rpartition(":")[2]))
-        port = server_.add_insecure_port(address)
+        if identity is None:
+            port = server_.add_insecure_port(address)
+        else:
+            port = server_.add_secure_port(address, identity.credentials())
     except OSError as error:
         what, remedy = _CANNOT_BIND.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
         raise errors.Conflict(f"cannot listen on {address}: {what}; {remedy}") from error
@@ -226,12 +356,13 @@ def ungrouped() -> Iterator[None]:
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Ends a call that raised an error with the error's gRPC status and detail.
 
-    An exception that is not a PeriplusError is logged and sent as a plain PeriplusError. `admit` may raise for the
-    metadata of a call, of whatever method, before its handler runs. At most `MAX_OPEN_CALLS` of one address run.
+    An exception that is not a PeriplusError is logged and sent as a plain PeriplusError. `admit` may raise for a call,
+    of whatever method, before its handler runs. At most `MAX_OPEN_CALLS` of one address run.
     """
 
-    def __init__(self, admit: Admission) -> None:
-        self._admit = admit
+    def __init__(self, admit: Admission, calls: OpenCalls) -> None:
+        self._admit_call = admit
+        self._calls = calls
         self._open_calls = Counter[str]()
 
     async def intercept_service(
@@ -244,6 +375,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None  # gRPC answers UNIMPLEMENTED
+        method = handler_call_details.method.rpartition("/")[2]
         if handler.unary_unary or handler.stream_unary:
             inner = handler.unary_unary or handler.stream_unary
             make: Any = grpc.unary_unary_rpc_method_handler
@@ -252,8 +384,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
             async def unary(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
                 async with _aborting(context):
-                    self._admit(context.invocation_metadata() or ())
-                    with self._counted(peer_host(context.peer())):
+                    call = self._admitted(method, context)
+                    with self._calls.one(call), self._counted(peer_host(context.peer())):
                         return await inner(_whole(request), context)
 
             return make(unary, _tolerant(handler.request_deserializer), handler.response_serializer)
@@ -265,8 +397,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         async def stream(request: Any, unguarded: grpc.aio.ServicerContext[Any, Any]) -> None:
             context = _WholeWrites(unguarded)
             async with _aborting(context):
-                self._admit(context.invocation_metadata() or ())
-                with self._counted(peer_host(context.peer())):
+                call = self._admitted(method, context)
+                with self._calls.one(call), self._counted(peer_host(context.peer())):
                     # A handler may be a generator of answers, or a coroutine that writes them itself.
                     responses = inner_stream(_whole(request), context)
                     if isinstance(responses, AsyncIterator):
@@ -276,6 +408,14 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
                         await responses
 
         return make_stream(stream, _tolerant(handler.request_deserializer), handler.response_serializer)
+
+    def _admitted(self, method: str, context: Any) -> Call:
+        certificate = _certificate(context)
+        party = None if certificate is None else certified_party(certificate)
+        issued_s = 0.0 if certificate is None else issued_at_s(certificate)
+        call = Call(method, context.invocation_metadata() or (), party, issued_s)
+        self._admit_call(call)
+        return call
 
     @contextmanager
     def _counted(self, host: str) -> Iterator[None]:

@@ -38,6 +38,10 @@ _TOKEN_BYTES = 32
 _MODE_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
+Metadata = Iterable[tuple[str, str | bytes]]
+"""Metadata of a call, as gRPC gives it."""
+
+
 class TokenGuard:
     """Refuses calls without the token of a file. `service` names what is called."""
 
@@ -45,7 +49,7 @@ class TokenGuard:
         self._file, self._service = file, service
         self._token = read_token(file).encode()
 
-    def check(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    def check(self, metadata: Metadata) -> None:
         """Check a call's metadata. Raises: Denied unless it has the token."""
         if not hmac.compare_digest(_sent(metadata, KEY), self._token):
             raise Denied(
@@ -54,14 +58,15 @@ class TokenGuard:
             )
 
 
-def check_has_token(service: str, listen: str, file: Path | None) -> None:
-    """Raises: ConfigError for a service that others than this machine's processes reach, and that has no token."""
-    if file is None and not is_loopback(listen):
+def check_identified(service: str, listen: str, *, plaintext: bool, token_file: Path | None) -> None:
+    """Raises: ConfigError for a service without identities that other machines reach, or one with both and a token."""
+    if plaintext and not is_loopback(listen):
         raise ConfigError(
-            f"{service} that listens at {listen} is reached from other machines, and needs a token: make one with "
-            f"{HOW_TO_MAKE.format(file='FILE')}, and give coordinator and agents --token-file FILE, or "
-            f"{FILE_VARIABLE}; commands need it too"
+            f"{service} that listens at {listen} is reached from other machines, and --plaintext is for loopback "
+            "addresses alone; leave it out, so that every connection is encrypted and every member has a certificate"
         )
+    if token_file is not None and not plaintext:
+        raise ConfigError(f"--token-file is for {service} with --plaintext: others know their callers by certificates")
 
 
 def token_of_environment() -> str:
@@ -85,7 +90,7 @@ def metadata_of_job(secret: str) -> tuple[tuple[str, str], ...]:
     return ((JOB_KEY, secret),)
 
 
-def check_job_secret(metadata: Iterable[tuple[str, str | bytes]], secret: str, job_id: str) -> None:
+def check_job_secret(metadata: Metadata, secret: str, job_id: str) -> None:
     """Check a call's metadata. Raises: Denied unless it has the secret of the job."""
     if not hmac.compare_digest(_sent(metadata, JOB_KEY), secret.encode()):
         raise Denied(
@@ -94,7 +99,7 @@ def check_job_secret(metadata: Iterable[tuple[str, str | bytes]], secret: str, j
         )
 
 
-def _sent(metadata: Iterable[tuple[str, str | bytes]], name: str) -> bytes:
+def _sent(metadata: Metadata, name: str) -> bytes:
     sent = [value for key, value in metadata if key == name]
     given = sent[0] if sent else b""
     return given.encode() if isinstance(given, str) else given

@@ -179,9 +179,9 @@ class TaskSpec:
 
     `allows_own_code` and `allows_unsandboxed` are the region's policy: whether reward functions of a user's own may run
     there, and whether programs that a model wrote may run where the kernel refuses a sandbox. `job_secret` is what the
-    job's processes show to its gateways. `cores` are the ids of the logical CPUs to which the process is bound; empty
-    if it may run on any. A process that `ends_with_agent` does so when its standard input ends; another one when it has
-    lost its gateway for some time.
+    job's processes show to its gateways, and `identity` the folder of this one's certificate if the fleet has them.
+    `cores` are the ids of the logical CPUs to which the process is bound; empty if it may run on any. A process that
+    `ends_with_agent` does so when its standard input ends; another one when it has lost its gateway for some time.
     """
 
     task_id: str
@@ -208,6 +208,7 @@ class TaskSpec:
     allows_unsandboxed: bool = False
     pace: Pace | None = None
     by_turns: bool = False
+    identity: str = ""
     ends_with_agent: bool = True
 
     def to_json(self) -> str:

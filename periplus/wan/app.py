@@ -36,7 +36,7 @@ async def run(
     """
     guard = TokenGuard(token_file, "emulator") if token_file else None
     relay = Relay(network, asyncio.get_running_loop())
-    server = rpc.server(guard.check if guard else None)
+    server = rpc.server((lambda call: guard.check(call.metadata)) if guard else None)
     wan_pb2_grpc.add_WanEmulatorServicer_to_server(WanService(relay), server)
     # The port is bound before anybody is told of it.
     bound = rpc.bind(server, control)

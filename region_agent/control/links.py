@@ -31,13 +31,18 @@ class LinkMeasurement:
 
 
 async def probe(
-    address: str, region: str, dst_region: str, payload_bytes: int, now: Callable[[], float]
+    address: str,
+    region: str,
+    dst_region: str,
+    payload_bytes: int,
+    now: Callable[[], float],
+    secured: rpc.Secured | None = None,
 ) -> LinkMeasurement:
     """Measure the path to the gateway of `dst_region` at `address`, as the gateway of `region`.
 
     Raises: ConfigError if another region's gateway answers, Unreachable, TimedOut.
     """
-    async with rpc.channel(address) as channel:
+    async with rpc.channel(address, secured) as channel:
         with rpc.remote_errors(address):
             call = gateway_pb2_grpc.GatewayStub(channel).Probe(
                 metadata=((REGION_KEY, region),), timeout=PROBE_DEADLINE_S

@@ -62,8 +62,8 @@ class SessionHandlers:
     """Callbacks through which the session reads from and tells the agent.
 
     All are called on the event loop and must not block. `hello` and `heartbeat` return the message to send.
-    `unanswered` returns the requests to send again when a session begins. `desired`, `probe`, `profile` and
-    `certificate` receive a message of the coordinator.
+    `unanswered` returns the requests to send again when a session begins. `desired`, `probe`, `profile`,
+    `certificate`, `renewed` and `revocations` receive a message of the coordinator.
     """
 
     hello: Callable[[], control_pb2.Hello]
@@ -73,17 +73,27 @@ class SessionHandlers:
     probe: Callable[[control_pb2.ProbeOrder], None]
     profile: Callable[[control_pb2.ProfileOrder], None]
     certificate: Callable[[control_pb2.CertificateAnswer], None]
+    renewed: Callable[[control_pb2.CertificateResponse], None]
+    revocations: Callable[[control_pb2.Revocations], None]
 
 
 class CoordinatorSession:
     """One agent's session, across reconnections.
 
-    `send` may be called at any time; `connected` is set while a session is open. `token` is what the coordinator wants
-    of its callers, or empty.
+    `send` may be called at any time; `connected` is set while a session is open. `token` is what a coordinator without
+    identities wants of its callers, or empty; `secured` returns how to call one with them.
     """
 
-    def __init__(self, address: str, resolver: AddressResolver, handlers: SessionHandlers, token: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        resolver: AddressResolver,
+        handlers: SessionHandlers,
+        token: str = "",
+        secured: Callable[[], rpc.Secured | None] = lambda: None,
+    ) -> None:
         self._address = address
+        self._secured = secured
         self._resolver = resolver
         self._handlers = handlers
         self._metadata = metadata_of(token)
@@ -134,7 +144,7 @@ class CoordinatorSession:
 
     async def _session(self) -> None:
         address = await self._resolver.resolve(self._address)
-        async with rpc.channel(address) as channel:
+        async with rpc.channel(address, self._secured()) as channel:
             with rpc.remote_errors(self._address):
                 call = control_pb2_grpc.CoordinatorStub(channel).Session(metadata=self._metadata)
                 messages = aiter(call)
@@ -177,6 +187,10 @@ class CoordinatorSession:
                 self._handlers.profile(message.profile)
             elif message.HasField("certificate"):
                 self._handlers.certificate(message.certificate)
+            elif message.HasField("renewed"):
+                self._handlers.renewed(message.renewed)
+            elif message.HasField("revocations"):
+                self._handlers.revocations(message.revocations)
         raise Unreachable(f"the coordinator at {self._address} ended the session")
 
     async def _write(self, call: SessionCall, epoch: int) -> None:

@@ -7,8 +7,9 @@
     Traffic      from the job's trainer: counted bytes between regions
     Probe        from another region's agent, which measures the link
 
-It keeps no state of its own. All calls but Probe carry the job's secret as metadata. Another region's gateway
-identifies itself by the metadata key `periplus-region`.
+It keeps no state of its own. All calls but Probe carry the job's secret as metadata, but those of a process whose
+certificate names the job. Another region's gateway is known by its certificate, or without identities by the metadata
+key `periplus-region`.
 Everything written to it is counted as traffic to that region, and what it sends on a job's rollout stream as traffic
 from there.
 """
@@ -23,12 +24,14 @@ from typing import Any
 import grpc.aio
 
 from periplus.errors import Denied, NotFound, StateError, TimedOut, Unreachable, WireError
+from periplus.net import rpc
 from periplus.net.convert import (
     policy_from_pb,
     publication_record_from_pb,
     publication_record_to_pb,
     record_from_pb,
 )
+from periplus.net.parties import PartyKind
 from periplus.net.rpc import MAX_PROBE_BYTES
 from periplus.net.tokens import check_job_secret
 from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
@@ -186,8 +189,12 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
 
     def _hub(self, job_id: str, context: Context) -> JobHub:
         """Return the hub of a call's job. Raises: NotFound, Denied without the job's secret."""
-        hub = self._hubs.get(job_id)
-        check_job_secret(context.invocation_metadata() or (), hub.secret, hub.job_id)
+        hub, party = self._hubs.get(job_id), rpc.caller(context)
+        # The certificate of a process says of which job it is.
+        if party is None or party.kind is not PartyKind.TASK:
+            check_job_secret(context.invocation_metadata() or (), hub.secret, hub.job_id)
+        elif party.parts[1] != hub.job_id:
+            raise Denied(f"{party} is of job {party.parts[1]}, and called for job {hub.job_id}")
         return hub
 
     async def _feed_trainer(self, hub: JobHub, answer: control_pb2.CertificateAnswer, context: Context) -> None:
@@ -289,6 +296,9 @@ def _checked(record: control_pb2.StepRecord, job_id: str) -> control_pb2.StepRec
 
 
 def _region(context: Context) -> str:
+    """Return the region whose gateway calls; empty for a process of a job here. Raises: WireError, Denied."""
+    if (party := rpc.caller(context)) is not None:
+        return party.name if party.kind is PartyKind.REGION else ""
     for key, value in context.invocation_metadata() or ():
         if key == REGION_KEY:
             region = value if isinstance(value, str) else value.decode(errors="replace")

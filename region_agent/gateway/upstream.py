@@ -68,7 +68,9 @@ class Upstream:
         home_gateway: str,
         resolver: AddressResolver,
         traffic: Traffic,
+        secured: Callable[[], rpc.Secured | None] = lambda: None,
     ) -> None:
+        self._secured = secured
         self._hub = hub
         self._region = region
         self._metadata = ((REGION_KEY, region), *metadata_of_job(hub.secret))
@@ -100,7 +102,7 @@ class Upstream:
 
     async def _connection(self) -> None:
         address = await self._resolver.resolve(self._home_gateway)
-        async with rpc.channel(address) as channel:
+        async with rpc.channel(address, self._secured()) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             # If one of the two ends, the group ends the other.
             async with asyncio.TaskGroup() as tasks:

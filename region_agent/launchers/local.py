@@ -24,9 +24,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from periplus.errors import ConfigError, Denied, NotFound, explained_error
+from periplus.errors import ConfigError, Denied, NotFound, PeriplusError, explained_error
 from periplus.job.resumption import MANIFEST, newest_checkpoint
 from periplus.job.run_directory import RunDirectory, start_line
+from periplus.net.certificates import Identity
 from periplus.process.disk import NO_ROOM
 from periplus.process.fork_server import Request
 from periplus.process.telemetry import event
@@ -36,7 +37,7 @@ from periplus.values.task import FailureCause, Role, TaskOutcome, TaskSpec, Task
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
 from region_agent.launchers.child import AdoptedChild, Child, created_at
-from region_agent.launchers.task_folders import STATUS_FILE, TASK_FILE, StartedProcess, TaskFolders
+from region_agent.launchers.task_folders import IDENTITY_FOLDER, STATUS_FILE, TASK_FILE, StartedProcess, TaskFolders
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ class WorkerSettings:
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
     by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`, and the files of
     processes below `task_dir`. `allows_*` are the region's policy on code, as in a `TaskSpec`; `fork_server` is the
-    socket of a process that forks tasks. Processes end with the agent if it `ties_tasks`.
+    socket of a process that forks tasks. Processes end with the agent if it `ties_tasks`. `identify` returns a new
+    identity of (job, role), in a fleet that has them.
     """
 
     region: str
@@ -75,6 +77,7 @@ class WorkerSettings:
     allows_unsandboxed: bool = False
     fork_server: Path | None = None
     ties_tasks: bool = True
+    identify: Callable[[str, str], Identity] | None = None
 
 
 class Supervisor:
@@ -248,6 +251,7 @@ class Supervisor:
             pace=task.pace,
             by_turns=task.by_turns,
             ends_with_agent=settings.ties_tasks,
+            identity=self._identify(task, folder),
         )
         spec_file = folder / TASK_FILE
         spec_file.write_text(spec.to_json(), encoding="utf-8")
@@ -263,6 +267,26 @@ class Supervisor:
                 request, output, self._fork_server(task, devices), is_tied=settings.ties_tasks
             )
         self._note(task.task_id)
+
+    def _identify(self, task: LocalTask, folder: Path) -> str:
+        """Write a new identity of a task's process, and return its folder; empty in a fleet without identities."""
+        if self._settings.identify is None:
+            return ""
+        identity = folder / IDENTITY_FOLDER
+        self._settings.identify(task.job_id, task.role.value).save(identity)
+        return str(identity)
+
+    def renew_identities(self, now_unix_s: float) -> None:
+        """Renew the identities of processes whose time has come. An error is logged."""
+        for task_id, process in self.processes.items():
+            folder = self._folders.folder(task_id)
+            try:
+                if process.outcome is None and Identity.load(folder / IDENTITY_FOLDER).renew_at_s <= now_unix_s:
+                    self._identify(process.task, folder)
+            except NotFound:  # a fleet without identities
+                continue
+            except (OSError, PeriplusError) as error:
+                event(log, logging.WARNING, "identity_not_renewed", task=task_id, why=error)
 
     def _note(self, task_id: str) -> None:
         """Note the process of a task for the next agent, once it is there."""

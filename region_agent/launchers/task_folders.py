@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 TASK_FILE = "task.json"
 STATUS_FILE = "status.json"
+IDENTITY_FOLDER = "identity"
 _PROCESS_FILE = "process.json"
 
 LONGEST_NAME = 200

@@ -10,6 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from coordinator.client.connection import connect
 from coordinator.client.library.calls import answering
+from coordinator.members.access import Access
 from periplus.__main__ import run as periplus
 from periplus.errors import EXIT_OK, MEANING, Denied
 from periplus.net import rpc
@@ -59,9 +60,9 @@ def test_clients_with_the_token_are_answered(token_file: Path) -> None:
     async def scene() -> None:
         token = read_token(token_file)
         async with coordinator(token_file=token_file) as address:
-            async with connect(address, token) as remote:
+            async with connect(address, Access(token)) as remote:
                 assert not (await remote.fleet()).regions
-            blocking = await asyncio.to_thread(answering, address, token)
+            blocking = await asyncio.to_thread(answering, address, Access(token))
             assert blocking is not None
             assert await asyncio.to_thread(blocking.jobs) == []
             await asyncio.to_thread(blocking.close)

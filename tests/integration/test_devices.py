@@ -43,9 +43,21 @@ def test_each_process_sees_the_devices_that_it_was_placed_on(tmp_path: Path, mon
     async def scene() -> None:
         services = Services(tmp_path)
         try:
-            ready = await services.start("coordinator", ["coordinator", "run", "--listen", "127.0.0.1:0"])
+            ready = await services.start(
+                "coordinator", ["coordinator", "run", "--plaintext", "--listen", "127.0.0.1:0"]
+            )
             address, devices = ready["coordinator"], str(tmp_path / "devices.yaml")
-            agent = ["agent", "run", "--region", "eu", "--coordinator", address, "--work-dir", str(tmp_path / "runs")]
+            agent = [
+                "agent",
+                "run",
+                "--plaintext",
+                "--region",
+                "eu",
+                "--coordinator",
+                address,
+                "--work-dir",
+                str(tmp_path / "runs"),
+            ]
             await services.start("agent-eu", [*agent, "--devices", devices])
             async with asyncio.timeout(DEADLINE_S), connect(address) as remote:
                 job_id = (await remote.submit(submission(job, "r"))).job_id

@@ -97,10 +97,22 @@ class _Connection:
 
 
 class GatewayLink:
-    """The streams of one trainer in one fork. While `run` runs, they are open or being opened again."""
+    """The streams of one trainer in one fork. While `run` runs, they are open or being opened again.
 
-    def __init__(self, address: str, job_id: str, fork: int, public_key: bytes, secret: str) -> None:
+    `secured` returns how to call a gateway that knows its callers by certificates.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        job_id: str,
+        fork: int,
+        public_key: bytes,
+        secret: str,
+        secured: Callable[[], rpc.Secured | None] = lambda: None,
+    ) -> None:
         self._address = address
+        self._secured = secured
         self._metadata = metadata_of_job(secret)
         self._job_id = job_id
         self._fork = fork
@@ -234,7 +246,7 @@ class GatewayLink:
         If the gateway does not answer, it is the last count that it gave, or None if it never gave one.
         """
         try:
-            async with rpc.channel(self._address) as channel:
+            async with rpc.channel(self._address, self._secured()) as channel:
                 with rpc.remote_errors(self._address):
                     request, deadline_s = gateway_pb2.TrafficRequest(job_id=self._job_id), rpc.CALL_DEADLINE_S
                     stub = gateway_pb2_grpc.GatewayStub(channel)
@@ -267,7 +279,7 @@ class GatewayLink:
     async def _serve(self, on_message: Callable[[UpMessage], Awaitable[object]]) -> None:
         # A channel of its own for each attempt: the gateway knows the trainer's publications by their connection.
         connection = self._connection
-        async with rpc.channel(self._address) as channel:
+        async with rpc.channel(self._address, self._secured()) as channel:
             stub = gateway_pb2_grpc.GatewayStub(channel)
             with rpc.remote_errors(self._address):
                 async with asyncio.TaskGroup() as tasks:

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from coordinator.client.connection import CONNECT_DEADLINE_S
+from coordinator.members.access import Access
 from periplus.errors import StateError, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.net.tokens import metadata_of
@@ -91,15 +92,12 @@ class BlockingCoordinator:
             )
 
 
-def answering(address: str, token: str = "") -> BlockingCoordinator | None:
-    """Return the calls to a coordinator that answers within CONNECT_DEADLINE_S, or None if none does.
-
-    `token` is what it wants of its callers, or empty.
-    """
-    channel = rpc.blocking_channel(address)
+def answering(address: str, access: Access) -> BlockingCoordinator | None:
+    """Return the calls to a coordinator that answers within CONNECT_DEADLINE_S, or None if none does."""
+    channel = rpc.blocking_channel(address, access.secured)
     try:
         if _is_connected(channel):
-            return BlockingCoordinator(address, channel, token)
+            return BlockingCoordinator(address, channel, access.token)
     except BaseException:
         channel.close()
         raise

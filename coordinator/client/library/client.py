@@ -12,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from coordinator.client.address import VARIABLE, coordinator_address, local_fleet, token_of
+from coordinator.client.address import VARIABLE, coordinator_address, local_fleet
 from coordinator.client.library.calls import BlockingCoordinator, answering
 from coordinator.client.library.submitted_job import JobStatus, SubmittedJob, job_status
 from coordinator.client.preflight import check_job
 from coordinator.client.reward_trial import try_rewards
 from coordinator.client.submission import plan_by_hand, submission
+from coordinator.members.access import access_of
 from periplus.errors import ConfigError, Unreachable
 from periplus.job.job_file import SCHEMA, JobFile, job_of, load_job
 from periplus.job.resumption import ResumePoint, resumption
@@ -129,7 +130,7 @@ def connect(address: str | None = None) -> Client:
     """
     given = address if address is not None else os.environ.get(VARIABLE) or None
     found = coordinator_address(given)
-    coordinator = answering(found, token_of(found))
+    coordinator = answering(found, access_of(found))
     if coordinator is None:
         nobody = f"no coordinator answers at {found}"
         if given is None and local_fleet() is None:

@@ -89,6 +89,103 @@ JOB_STATE_CANCELLED: JobState.ValueType  # 7
 Global___JobState: _TypeAlias = JobState  # noqa: Y015
 
 @_typing.final
+class CreateTokenRequest(_message.Message):
+    """---- members ----------------------------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    RIGHTS_FIELD_NUMBER: _builtins.int
+    LIFETIME_S_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    region: _builtins.str
+    """that joins with the token; empty for an operator"""
+    operator: _builtins.str
+    """who logs in with the token; empty for a region"""
+    rights: _builtins.str
+    """of an operator: viewer or operator"""
+    lifetime_s: _builtins.float
+    """0: an hour"""
+    request: _builtins.bytes
+    """for a certificate of the token's key: PKCS#10 in DER"""
+    def __init__(
+        self,
+        *,
+        region: _builtins.str = ...,
+        operator: _builtins.str = ...,
+        rights: _builtins.str = ...,
+        lifetime_s: _builtins.float = ...,
+        request: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lifetime_s", b"lifetime_s", "operator", b"operator", "region", b"region", "request", b"request", "rights", b"rights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTokenRequest: _TypeAlias = CreateTokenRequest  # noqa: Y015
+
+@_typing.final
+class JoinRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    request: _builtins.bytes
+    """for a certificate of the new member's key: PKCS#10 in DER"""
+    def __init__(
+        self,
+        *,
+        request: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class CertificateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    certificate: _builtins.bytes
+    """PEM"""
+    def __init__(
+        self,
+        *,
+        certificate: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate", b"certificate"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CertificateResponse: _TypeAlias = CertificateResponse  # noqa: Y015
+
+@_typing.final
+class RemoveOperatorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPERATOR_FIELD_NUMBER: _builtins.int
+    operator: _builtins.str
+    def __init__(
+        self,
+        *,
+        operator: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["operator", b"operator"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveOperatorRequest: _TypeAlias = RemoveOperatorRequest  # noqa: Y015
+
+@_typing.final
 class AgentMessage(_message.Message):
     """---- session ---------------------------------------------------------------------------------------------------------"""
 
@@ -103,6 +200,7 @@ class AgentMessage(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     CERTIFY_FIELD_NUMBER: _builtins.int
     INVENTORY_FIELD_NUMBER: _builtins.int
+    RENEWAL_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """of the Welcome; 0 in the Hello"""
     sequence: _builtins.int
@@ -121,6 +219,8 @@ class AgentMessage(_message.Message):
     def certify(self) -> Global___CertificateRequest: ...
     @_builtins.property
     def inventory(self) -> Global___Inventory: ...
+    @_builtins.property
+    def renewal(self) -> Global___RenewalRequest: ...
     def __init__(
         self,
         *,
@@ -133,16 +233,39 @@ class AgentMessage(_message.Message):
         step: Global___StepRecord | None = ...,
         certify: Global___CertificateRequest | None = ...,
         inventory: Global___Inventory | None = ...,
+        renewal: Global___RenewalRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "heartbeat", b"heartbeat", "hello", b"hello", "inventory", b"inventory", "link", b"link", "step", b"step", "task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "heartbeat", b"heartbeat", "hello", b"hello", "inventory", b"inventory", "link", b"link", "renewal", b"renewal", "step", b"step", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "epoch", b"epoch", "heartbeat", b"heartbeat", "hello", b"hello", "inventory", b"inventory", "link", b"link", "sequence", b"sequence", "step", b"step", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certify", b"certify", "epoch", b"epoch", "heartbeat", b"heartbeat", "hello", b"hello", "inventory", b"inventory", "link", b"link", "renewal", b"renewal", "sequence", b"sequence", "step", b"step", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "link", "task", "step", "certify", "inventory"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heartbeat", "link", "task", "step", "certify", "inventory", "renewal"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class RenewalRequest(_message.Message):
+    """The agent's certificate is to be renewed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    request: _builtins.bytes
+    """for a certificate of its new key: PKCS#10 in DER"""
+    def __init__(
+        self,
+        *,
+        request: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewalRequest: _TypeAlias = RenewalRequest  # noqa: Y015
 
 @_typing.final
 class CertificateRequest(_message.Message):
@@ -720,6 +843,8 @@ class CoordinatorMessage(_message.Message):
     PROBE_FIELD_NUMBER: _builtins.int
     CERTIFICATE_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    RENEWED_FIELD_NUMBER: _builtins.int
+    REVOCATIONS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -731,6 +856,10 @@ class CoordinatorMessage(_message.Message):
     def certificate(self) -> Global___CertificateAnswer: ...
     @_builtins.property
     def profile(self) -> Global___ProfileOrder: ...
+    @_builtins.property
+    def renewed(self) -> Global___CertificateResponse: ...
+    @_builtins.property
+    def revocations(self) -> Global___Revocations: ...
     def __init__(
         self,
         *,
@@ -740,16 +869,60 @@ class CoordinatorMessage(_message.Message):
         probe: Global___ProbeOrder | None = ...,
         certificate: Global___CertificateAnswer | None = ...,
         profile: Global___ProfileOrder | None = ...,
+        renewed: Global___CertificateResponse | None = ...,
+        revocations: Global___Revocations | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "probe", b"probe", "profile", b"profile", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "probe", b"probe", "profile", b"profile", "renewed", b"renewed", "revocations", b"revocations", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "profile", b"profile", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "profile", b"profile", "renewed", b"renewed", "revocations", b"revocations", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate", "profile"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate", "profile", "renewed", "revocations"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___CoordinatorMessage: _TypeAlias = CoordinatorMessage  # noqa: Y015
+
+@_typing.final
+class Revocations(_message.Message):
+    """Certificates that were issued to a party (its URI) until a Unix time are refused. The whole list, each time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BeforeSEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BEFORE_S_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def before_s(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        before_s: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before_s", b"before_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Revocations: _TypeAlias = Revocations  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):

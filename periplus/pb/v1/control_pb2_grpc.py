@@ -79,6 +79,26 @@ class CoordinatorStub:
                 request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.FleetEvent.FromString,
                 _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/periplus.v1.Coordinator/CreateToken',
+                request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.FromString,
+                _registered_method=True)
+        self.Join = channel.unary_unary(
+                '/periplus.v1.Coordinator/Join',
+                request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.JoinRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.FromString,
+                _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/periplus.v1.Coordinator/Renew',
+                request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.JoinRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.FromString,
+                _registered_method=True)
+        self.RemoveOperator = channel.unary_unary(
+                '/periplus.v1.Coordinator/RemoveOperator',
+                request_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.RemoveOperatorRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -142,6 +162,34 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateToken(self, request, context):
+        """A certificate for the key of a new join token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Join(self, request, context):
+        """A certificate for the key of a new member, whose connection has the certificate of a token.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Renew(self, request, context):
+        """The next certificate of the operator who calls.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveOperator(self, request, context):
+        """Refuse the certificates that an operator has until now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -189,6 +237,26 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.FromString,
                     response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.FleetEvent.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.CreateTokenRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.SerializeToString,
+            ),
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.JoinRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.JoinRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.SerializeToString,
+            ),
+            'RemoveOperator': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveOperator,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_control__pb2.RemoveOperatorRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -434,6 +502,114 @@ class Coordinator:
             '/periplus.v1.Coordinator/WatchEvents',
             periplus_dot_pb_dot_v1_dot_control__pb2.WatchEventsRequest.SerializeToString,
             periplus_dot_pb_dot_v1_dot_control__pb2.FleetEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/periplus.v1.Coordinator/CreateToken',
+            periplus_dot_pb_dot_v1_dot_control__pb2.CreateTokenRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/periplus.v1.Coordinator/Join',
+            periplus_dot_pb_dot_v1_dot_control__pb2.JoinRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/periplus.v1.Coordinator/Renew',
+            periplus_dot_pb_dot_v1_dot_control__pb2.JoinRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_control__pb2.CertificateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveOperator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/periplus.v1.Coordinator/RemoveOperator',
+            periplus_dot_pb_dot_v1_dot_control__pb2.RemoveOperatorRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_control__pb2.Fleet.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,14 @@ class CoordinatorStub:
     OrderRegion: _grpc.UnaryUnaryMultiCallable[_control_pb2.OrderRegionRequest, _control_pb2.Fleet]
     WatchEvents: _grpc.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.FleetEvent]
     """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
+    CreateToken: _grpc.UnaryUnaryMultiCallable[_control_pb2.CreateTokenRequest, _control_pb2.CertificateResponse]
+    """A certificate for the key of a new join token."""
+    Join: _grpc.UnaryUnaryMultiCallable[_control_pb2.JoinRequest, _control_pb2.CertificateResponse]
+    """A certificate for the key of a new member, whose connection has the certificate of a token."""
+    Renew: _grpc.UnaryUnaryMultiCallable[_control_pb2.JoinRequest, _control_pb2.CertificateResponse]
+    """The next certificate of the operator who calls."""
+    RemoveOperator: _grpc.UnaryUnaryMultiCallable[_control_pb2.RemoveOperatorRequest, _control_pb2.Fleet]
+    """Refuse the certificates that an operator has until now."""
 
 @_typing.type_check_only
 class CoordinatorAsyncStub(CoordinatorStub):
@@ -63,6 +71,14 @@ class CoordinatorAsyncStub(CoordinatorStub):
     OrderRegion: _aio.UnaryUnaryMultiCallable[_control_pb2.OrderRegionRequest, _control_pb2.Fleet]  # type: ignore[assignment]
     WatchEvents: _aio.UnaryStreamMultiCallable[_control_pb2.WatchEventsRequest, _control_pb2.FleetEvent]  # type: ignore[assignment]
     """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
+    CreateToken: _aio.UnaryUnaryMultiCallable[_control_pb2.CreateTokenRequest, _control_pb2.CertificateResponse]  # type: ignore[assignment]
+    """A certificate for the key of a new join token."""
+    Join: _aio.UnaryUnaryMultiCallable[_control_pb2.JoinRequest, _control_pb2.CertificateResponse]  # type: ignore[assignment]
+    """A certificate for the key of a new member, whose connection has the certificate of a token."""
+    Renew: _aio.UnaryUnaryMultiCallable[_control_pb2.JoinRequest, _control_pb2.CertificateResponse]  # type: ignore[assignment]
+    """The next certificate of the operator who calls."""
+    RemoveOperator: _aio.UnaryUnaryMultiCallable[_control_pb2.RemoveOperatorRequest, _control_pb2.Fleet]  # type: ignore[assignment]
+    """Refuse the certificates that an operator has until now."""
 
 class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -132,5 +148,37 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_control_pb2.FleetEvent], _abc.AsyncIterator[_control_pb2.FleetEvent]]:
         """Events of the fleet, the oldest first; ends after those that there are, unless it follows."""
+
+    @_abc_1.abstractmethod
+    def CreateToken(
+        self,
+        request: _control_pb2.CreateTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.CertificateResponse, _abc.Awaitable[_control_pb2.CertificateResponse]]:
+        """A certificate for the key of a new join token."""
+
+    @_abc_1.abstractmethod
+    def Join(
+        self,
+        request: _control_pb2.JoinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.CertificateResponse, _abc.Awaitable[_control_pb2.CertificateResponse]]:
+        """A certificate for the key of a new member, whose connection has the certificate of a token."""
+
+    @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _control_pb2.JoinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.CertificateResponse, _abc.Awaitable[_control_pb2.CertificateResponse]]:
+        """The next certificate of the operator who calls."""
+
+    @_abc_1.abstractmethod
+    def RemoveOperator(
+        self,
+        request: _control_pb2.RemoveOperatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.Fleet, _abc.Awaitable[_control_pb2.Fleet]]:
+        """Refuse the certificates that an operator has until now."""
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

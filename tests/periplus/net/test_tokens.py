@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from periplus.errors import ConfigError, Denied, NotFound
-from periplus.net.tokens import TokenGuard, check_has_token, make_token, metadata_of, read_token
+from periplus.net.tokens import TokenGuard, check_identified, make_token, metadata_of, read_token
 
 
 def test_a_guard_admits_its_token_and_refuses_any_other_with_the_name_of_its_file(tmp_path: Path) -> None:
@@ -19,15 +19,18 @@ def test_a_guard_admits_its_token_and_refuses_any_other_with_the_name_of_its_fil
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7070", "[::]:7070", "10.0.0.1:7070", "[2001:db8::1]:7070", "host:7070"])
-def test_a_service_that_other_machines_reach_needs_a_token(tmp_path: Path, listen: str) -> None:
-    with pytest.raises(ConfigError, match=r"umask.*--token-file FILE, or PERIPLUS_TOKEN_FILE"):
-        check_has_token("a coordinator", listen, None)
-    check_has_token("a coordinator", listen, tmp_path / "token")
+def test_a_service_that_other_machines_reach_has_identities(tmp_path: Path, listen: str) -> None:
+    with pytest.raises(ConfigError, match="--plaintext is for loopback addresses alone"):
+        check_identified("a coordinator", listen, plaintext=True, token_file=tmp_path / "token")
+    check_identified("a coordinator", listen, plaintext=False, token_file=None)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.0.1:7070", "[::1]:7070", "localhost:7070"])
-def test_a_service_that_only_this_machine_reaches_needs_none(listen: str) -> None:
-    check_has_token("a coordinator", listen, None)
+def test_a_service_that_only_this_machine_reaches_may_do_without(tmp_path: Path, listen: str) -> None:
+    check_identified("a coordinator", listen, plaintext=True, token_file=None)
+    check_identified("a coordinator", listen, plaintext=True, token_file=tmp_path / "token")
+    with pytest.raises(ConfigError, match="by certificates"):
+        check_identified("a coordinator", listen, plaintext=False, token_file=tmp_path / "token")
 
 
 def test_each_token_is_another_one(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ class Agent:
         self.tasks: list[control_pb2.TaskReport] = []
         self.unanswered: list[control_pb2.AgentMessage] = []
         self.answers: list[control_pb2.CertificateAnswer] = []
+        self.renewed: list[control_pb2.CertificateResponse] = []
+        self.revocations: list[control_pb2.Revocations] = []
         self._region, self._boot_id = region, boot_id
         handlers = SessionHandlers(
             hello=self._hello,
@@ -41,6 +43,8 @@ class Agent:
             probe=self.probes.append,
             profile=self.profiles.append,
             certificate=self.answers.append,
+            renewed=self.renewed.append,
+            revocations=self.revocations.append,
         )
         self.session = CoordinatorSession(address, DirectResolver(), handlers)
 

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Self
 
 import grpc.aio
 
-from coordinator.app import serving
+from coordinator.app import served, serving
 from coordinator.client.connection import Coordinator, job_state
 from coordinator.config import CoordinatorConfig
+from coordinator.members.membership import Membership
+from coordinator.store import open_store
+from periplus import clock
 from periplus.__main__ import run as periplus
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
@@ -53,7 +56,9 @@ class FakeAgent:
         *,
         allows_own_code: bool = False,
         replica_store: str = "",
+        secured: rpc.Secured | None = None,
     ) -> None:
+        self.secured = secured
         self.allows_own_code, self.replica_store = allows_own_code, replica_store
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
@@ -63,7 +68,7 @@ class FakeAgent:
         self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        self.channel = rpc.channel(self.address)
+        self.channel = rpc.channel(self.address, self.secured)
         self.call: Session = control_pb2_grpc.CoordinatorStub(self.channel).Session()
         own = machine(f"host-{self.boot_id}", accelerators=2)
         offered = inventory_to_pb(
@@ -159,10 +164,22 @@ async def _status(call: Session, address: str) -> Exception:
 
 @asynccontextmanager
 async def coordinator(state_dir: Path | None = None, token_file: Path | None = None) -> AsyncIterator[str]:
-    server = rpc.server(TokenGuard(token_file).check if token_file else None)
+    guard = TokenGuard(token_file) if token_file else None
+    server = rpc.server((lambda call: guard.check(call.metadata)) if guard else None)
     address = rpc.bind(server, "127.0.0.1:0")
     async with serving(CoordinatorConfig(listen=address, state_dir=state_dir), server):
         yield address
+
+
+@asynccontextmanager
+async def coordinator_with_members(state_dir: Path) -> AsyncIterator[str]:
+    """A coordinator whose callers have certificates; its authority lies in `state_dir`."""
+    with closing(open_store(state_dir)) as store:
+        membership = Membership(store, clock.unix_s)
+        server = rpc.server(membership.admit)
+        address = rpc.bind(server, "127.0.0.1:0", rpc.ServerIdentity(current=membership.own_identity))
+        async with served(CoordinatorConfig(listen=address, state_dir=state_dir), server, store, membership):
+            yield address
 
 
 def play(scene: Callable[[str], Awaitable[None]]) -> None:

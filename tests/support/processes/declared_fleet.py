@@ -10,7 +10,12 @@ from typing import Any
 
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.local_fleet.services import Services
-from periplus.net.tokens import make_token, read_token
+from coordinator.members.access import Access
+from coordinator.members.issuing import issued_identity, issued_token
+from periplus.net import parties
+from periplus.net.join_token import TOKEN_VARIABLE
+from periplus.net.parties import COORDINATOR, Rights
+from periplus.net.rpc import Secured
 from periplus.pb.v1 import control_pb2
 from tests.support.processes.demo import pids_of
 
@@ -48,26 +53,26 @@ async def declared_fleet(
 
     Runs are below `folder`/runs/REGION. All processes end with the context.
     """
-    services, token = Services(folder), folder / "token"
-    make_token(token)
-    shared = ["--token-file", str(token)]
+    services, state_dir = Services(folder), folder / "coordinator"
     try:
         wan: list[str] = []
         if grid is not None:
             emulator = ["wan", "run", "--grid", str(grid), "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
             wan = ["--wan", (await services.start("wan", emulator))["control"]]
         place = ["--region", next(iter(regions)), *wan] if wan else []
-        coordinator = ["coordinator", "run", "--listen", "127.0.0.1:0", *shared, *place]
+        coordinator = ["coordinator", "run", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir), *place]
         address = (await services.start("coordinator", coordinator))["coordinator"]
         for name, region in regions.items():
-            agent = ["agent", "run", "--region", name, "--coordinator", address, *shared, *wan, "--shared-cores"]
+            agent = ["agent", "run", "--region", name, "--coordinator", address, *wan, "--shared-cores"]
             agent += ["--work-dir", str(folder / "runs" / name), "--state-dir", str(folder / "state" / name)]
             if region.devices:
                 file = folder / f"{name}.devices.yaml"
                 file.write_text(region.file())
                 agent += ["--devices", str(file)]
-            await services.start(f"agent-{name}", [*agent, *region.options])
-        async with connect(address, read_token(token)) as remote:
+            joins = {TOKEN_VARIABLE: issued_token(state_dir, address, parties.region(name))}
+            await services.start(f"agent-{name}", [*agent, *region.options], joins)
+        user = issued_identity(state_dir, parties.operator("tester", Rights.OPERATOR))
+        async with connect(address, Access(secured=Secured(identity=user, peer=COORDINATOR))) as remote:
             # An agent is ready once its gateway listens; it joins a moment later.
             async with asyncio.timeout(JOINED_S):
                 while len((await remote.fleet()).regions) < len(regions):  # noqa: ASYNC110  # another process joins

@@ -97,13 +97,13 @@ class OperatedFleet:
     def start_coordinator(self) -> None:
         words = ("--listen", self.address or "127.0.0.1:0", "--state-dir", str(self.folder / "state"))
         place = ("--region", CONTROL, "--wan", self._wan) if self._wan else ()
-        self.address = self.start("coordinator", "coordinator", "run", *words, *place)["coordinator"]
+        self.address = self.start("coordinator", "coordinator", "run", "--plaintext", *words, *place)["coordinator"]
 
     def start_agent(self, region: str) -> None:
         words = ["--region", region, "--coordinator", self.address, "--shared-cores", "--work-dir", str(self.work)]
         words += ["--state-dir", str(self.state_dir(region)), *(["--wan", self._wan] if self._wan else [])]
         words += ["--replica-store", f"file://{self.work}/replicas"]
-        self.start(region, "agent", "run", *words)
+        self.start(region, "agent", "run", "--plaintext", *words)
 
     def state_dir(self, region: str) -> Path:
         return self.folder / f"state-{region}"

@@ -84,9 +84,9 @@ class Runtime(AbstractContextManager["Runtime"]):
             grid = ["--grid", "intercontinental", "--regions", ",".join(self.regions), "--control", "127.0.0.1:0"]
             self.wan = self._start("wan", ["wan", "run", *grid])["control"]
             place = ["--region", self.regions[0], "--wan", self.wan]
-            self.coordinator = self._start("coordinator", ["coordinator", "run", "--listen", "127.0.0.1:0", *place])[
-                "coordinator"
-            ]
+            self.coordinator = self._start(
+                "coordinator", ["coordinator", "run", "--plaintext", "--listen", "127.0.0.1:0", *place]
+            )["coordinator"]
             for region in self.regions:
                 self.start_agent(region)
             self._started = self._started.pop_all()

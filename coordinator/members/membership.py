@@ -1,0 +1,98 @@
+"""Membership: who belongs to the fleet, by certificates of its authority, and what each party may call.
+
+The authority's key, the tokens that were used and the revocations lie in the coordinator's database, so that a restored
+coordinator knows its fleet again. A revocation names a party and a time: certificates that were issued to the party
+until then are refused, by the coordinator and by every gateway that it has told. Later ones, of a new token, are not.
+"""
+
+from collections.abc import Callable, Mapping
+
+from coordinator.store import Store
+from periplus.errors import Denied
+from periplus.net import parties
+from periplus.net.certificates import LIFETIME_S, FleetAuthority, Identity, certified_party, expires_at_s, serial_of
+from periplus.net.parties import COORDINATOR, Party, PartyKind, Rights, check_not_revoked
+from periplus.net.rpc import Call
+
+FLEET_NAME = "periplus fleet"
+
+OF_AGENTS = frozenset({"Session"})
+OF_JOINING = frozenset({"Join"})
+OF_VIEWERS = frozenset({"GetJob", "ListJobs", "WatchJob", "GetFleet", "WatchEvents", "Renew"})
+"""Calls of an agent, of a holder of a join token, and of an operator who may only look. Other operators may make all
+calls but the first two."""
+
+
+class Membership:
+    """The members of one coordinator's fleet. `now_s` is the Unix time. Methods may block for the disk."""
+
+    def __init__(self, store: Store, now_s: Callable[[], float]) -> None:
+        self._store, self._now_s = store, now_s
+        self._authority = store.fleet_authority(FLEET_NAME, now_s())
+        self._revocations = dict(store.revocations())
+        self._own = self._authority.identity(COORDINATOR, now_s())
+
+    @property
+    def authority(self) -> FleetAuthority:
+        """The fleet's authority."""
+        return self._authority
+
+    @property
+    def revocations(self) -> Mapping[str, float]:
+        """Unix time until which certificates are revoked, by the party's URI."""
+        return dict(self._revocations)
+
+    def own_identity(self) -> Identity:
+        """Return the coordinator's own identity, renewed in time."""
+        if self._now_s() >= self._own.renew_at_s:
+            self._own = self._authority.identity(COORDINATOR, self._now_s())
+        return self._own
+
+    def token_certificate(self, party: Party, request: bytes, lifetime_s: float) -> bytes:
+        """Return the certificate (PEM) of a join token, for the key of a signing request. Raises: Denied."""
+        return self._authority.certify(request, parties.joining(party), self._now_s(), lifetime_s)
+
+    def join(self, token: bytes, request: bytes) -> bytes:
+        """Return the certificate of a new member, for the certificate of a token that was not used. Raises: Denied."""
+        party = parties.party_of(certified_party(token).name)
+        certificate = self._certified(party, request)
+        if not self._store.use_token(serial_of(token), expires_at_s(token)):
+            raise Denied(f"the join token of {party} was used already; make another with `periplus token create`")
+        return certificate
+
+    def renew(self, party: Party, request: bytes) -> bytes:
+        """Return a new certificate of a member. Raises: Denied."""
+        return self._certified(party, request)
+
+    def _certified(self, party: Party, request: bytes) -> bytes:
+        # Not within the second of a revocation, which certificates are too coarse to tell.
+        issued_s = max(self._now_s(), self._revocations.get(party.uri, 0.0) + 1.0)
+        return self._authority.certify(request, party, issued_s)
+
+    def revoke(self, party: Party) -> None:
+        """Refuse all certificates that a party has until now."""
+        before_s = float(int(self._now_s()))
+        self._store.revoke(party.uri, before_s, forget_before_s=before_s - LIFETIME_S)
+        self._revocations[party.uri] = before_s
+
+    def admit(self, call: Call) -> None:
+        """Check that a caller may make a call. Raises: Denied."""
+        party = call.party
+        if party is None:
+            raise Denied("this coordinator answers only callers with a certificate of its fleet")
+        check_not_revoked(party, call.issued_at_s, self._revocations)
+        if not may_call(party, call.method):
+            raise Denied(f"{party} may not call {call.method}")
+
+
+def may_call(party: Party, method: str) -> bool:
+    """Return whether a party may make a call of the coordinator."""
+    match party.kind:
+        case PartyKind.REGION:
+            return method in OF_AGENTS
+        case PartyKind.JOIN:
+            return method in OF_JOINING
+        case PartyKind.OPERATOR:
+            return method in OF_VIEWERS or (party.parts[1] == Rights.OPERATOR and method not in OF_AGENTS | OF_JOINING)
+        case _:
+            return False
