@@ -29,10 +29,10 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def stopped(folder: Path, limit: datetime) -> int:
+def stopped(folder: Path, limit: str) -> int:
     """Run the script with an agent and a Slurm that are stand-ins, send SIGTERM, and return its exit code."""
     agent = program(folder / "periplus", AGENT)
-    program(folder / "squeue", f"#!/bin/sh\necho {limit:%Y-%m-%dT%H:%M:%S}\n")
+    program(folder / "squeue", f"#!/bin/sh\necho {limit}\n")
     program(folder / "scontrol", '#!/bin/sh\necho "$@" >"$FOLDER/scontrol-words"\n')
     (folder / "periplus.d").mkdir()
     (folder / "config" / "periplus").mkdir(parents=True)
@@ -60,7 +60,8 @@ def stopped(folder: Path, limit: datetime) -> int:
 def test_the_agent_is_stopped_and_the_job_queued_again_if_its_time_is_over(
     tmp_path: Path, left_s: int, again: bool
 ) -> None:
-    code = stopped(tmp_path, datetime.now() + timedelta(seconds=left_s))
+    limit = datetime.now() + timedelta(seconds=left_s)
+    code = stopped(tmp_path, f"{limit:%Y-%m-%dT%H:%M:%S}")
     assert code == 3
     assert (tmp_path / "stopped").exists()
     assert (tmp_path / "token").read_text() == "the token\n"
@@ -68,6 +69,12 @@ def test_the_agent_is_stopped_and_the_job_queued_again_if_its_time_is_over(
     assert (tmp_path / "scontrol-words").exists() is again
     if again:
         assert (tmp_path / "scontrol-words").read_text() == "requeue 17\n"
+
+
+@pytest.mark.parametrize("limit", ["", "Unknown"])
+def test_a_job_whose_limit_slurm_does_not_say_is_not_queued_again(tmp_path: Path, limit: str) -> None:
+    assert stopped(tmp_path, limit) == 3
+    assert not (tmp_path / "scontrol-words").exists()
 
 
 def test_slurm_is_asked_for_a_signal_and_to_queue_again() -> None:
