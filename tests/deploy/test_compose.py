@@ -65,11 +65,11 @@ def test_files_that_services_mount_exist() -> None:
     "words",
     [
         ["agent", "run", "--region", "a", "--no-such-option", "1"],
-        ["agent", "run", "--listen", "0.0.0.0:7072"],
+        ["agent", "run", "--region"],
         ["agent", "run", "--region", "a", "--listen", "7072"],
         ["coordinator", "run", "word"],
     ],
-    ids=["unknown option", "no region", "no address", "a word too many"],
+    ids=["unknown option", "no value", "no address", "a word too many"],
 )
 def test_a_command_that_is_not_ours_would_be_found(words: list[str]) -> None:
     with pytest.raises(click.UsageError):

@@ -60,8 +60,6 @@ def check_command(words: Sequence[str]) -> Mapping[str, object]:
         raise click.UsageError(f"unexpected arguments: {left}")
     for option in command.params:
         given = values.get(option.name or "")
-        if given is None and option.required:
-            raise click.MissingParameter(param=option, ctx=context)
         if given is not None and not isinstance(option.type, click.Path):
             option.type_cast_value(context, given)
     return values
