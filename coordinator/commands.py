@@ -8,11 +8,14 @@ import click
 
 from coordinator import app
 from coordinator.config import CoordinatorConfig, resolve
+from coordinator.members.issuing import issued_token
 from coordinator.store import authority_key, back_up
 from coordinator.store import restore as restore_backup
 from periplus import errors
 from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import HOST_PORT
+from periplus.net import parties
+from periplus.net.parties import Rights
 from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import telemetry
 from periplus.process.lifecycle import ShutdownReason
@@ -38,6 +41,36 @@ def authority(state_dir: Path) -> int:
     `periplus job audit RUN --authority KEY` verifies a run's signatures with this key. The public key is no secret.
     """
     click.echo(authority_key(state_dir))
+    return errors.EXIT_OK
+
+
+@coordinator.command()
+@_DIRECTORY
+@click.argument("region", metavar="[REGION]", default="")
+@click.option("--operator", default="", metavar="NAME", help="Make a token for a person in place of a region.")
+@click.option(
+    "--rights",
+    type=click.Choice([each.value for each in Rights]),
+    default=Rights.OPERATOR.value,
+    show_default=True,
+    help="With --operator: whether the person may only look, or change jobs and regions too.",
+)
+@click.option(
+    "--address",
+    required=True,
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where the new member reaches the coordinator.",
+)
+def token(state_dir: Path, region: str, operator: str, rights: str, address: str) -> int:
+    """Print a join token, on the coordinator's own machine: for the first operator, who then makes the others.
+
+    It can be used once, within an hour. See `periplus token create`.
+    """
+    if bool(region) == bool(operator):
+        raise errors.ConfigError("give REGION or --operator NAME: a token is for one of them")
+    party = parties.region(region) if region else parties.operator(operator, Rights(rights))
+    click.echo(issued_token(state_dir, address, party))
     return errors.EXIT_OK
 
 

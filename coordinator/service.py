@@ -49,6 +49,9 @@ MAX_TEXT_BYTES = 1 << 20
 most `rpc.MAX_MESSAGE_BYTES`. A job file has kilobytes, a configuration tens of them. Chosen by hand."""
 
 
+SESSION_END_S = 10.0
+"""Seconds within which the session of a region that is removed must have ended. Chosen by hand."""
+
 MAX_TOKEN_S = 86_400.0
 """Most seconds for which a join token is valid. Chosen by hand."""
 
@@ -105,9 +108,10 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
                 while True:
                     await context.write(convert.order_to_pb(await session.get(), self._authority))
         finally:
+            await self._writer.leave(hello.region, session)
             if self._sessions.get(hello.region) is session:
                 del self._sessions[hello.region]
-            await self._writer.leave(hello.region, session)
+            session.over.set()
 
     async def _read(
         self, region: str, session: AgentSession, messages: AsyncIterator[control_pb2.AgentMessage]
@@ -273,7 +277,8 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         await self._note(f"the certificates of {party} are revoked", party, context)
         if party.kind is PartyKind.REGION and (ended := self._sessions.pop(party.name, None)) is not None:
             ended.end(Denied(f"{party} was removed from the fleet"))
-            await self._writer.leave(party.name, ended)
+            async with asyncio.timeout(SESSION_END_S):
+                await ended.over.wait()
 
     def _revocations(self, region: str, session: AgentSession) -> SendRevocations:
         return SendRevocations(region=region, epoch=session.epoch, before_s=self._members().revocations)

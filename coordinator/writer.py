@@ -63,10 +63,13 @@ Chosen by hand: the shortest timeout is about ten seconds.
 
 
 class AgentSession:
-    """The queue of orders for one agent. `epoch` is 0 until the agent's session has joined."""
+    """The queue of orders for one agent. `epoch` is 0 until the agent's session has joined, and `over` is set when its
+    stream has ended.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.over = asyncio.Event()
         self._orders: deque[Order] = deque()
         self._ended: PeriplusError | None = None
         self._changed = asyncio.Event()

@@ -6,8 +6,8 @@
   while jobs run there. They count if each of the jobs made all of its steps with a clean audit, no other job or region
   appeared, each service is the process that it was and has not grown by more than `GROWTH_KIB`, and no log tells of an
   exception that nobody expected; otherwise none counts.
-- `token_cost`, `recheck_cost`: completion tokens of the demo in a second without the token of its fleet over with
-  it, and without scoring samples again over with a hundredth of them. Runs alternate, and medians are compared.
+- `recheck_cost`: completion tokens of the demo in a second without scoring samples again over with a hundredth of
+  them. Runs alternate, and medians are compared.
 
 `python -m bench.doors --only NAME` measures one of them. The last line is one JSON object, and everything else goes to
 stderr.
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,19 +42,11 @@ GROWTH_KIB = 96 << 10
 """Most KiB that a service may grow by: what an idle one does with its caches, and a few times that. Chosen by hand."""
 PAIRS = 5
 """Runs with and without, of each cost."""
-WITHOUT_TOKEN = """
-from coordinator.local_fleet import fleet
-from periplus.__main__ import main
-fleet.LocalFleet._token = ()
-main()
-"""
-"""The command line of Periplus whose local fleets show and want no token."""
 DEMO = ("--steps=60", "train.warmup.max_steps=12", "eval.num_prompts=32", "eval.every_steps=0")
 
 TARGETS: Mapping[str, tuple[str, float, str]] = {
     "attacks_refused": ("==", len(ATTACKS), "attacks"),
     "fuzz_calls_without_effect": (">=", CALLS, "calls"),
-    "token_cost": ("<=", 1.02, "ratio"),
     "recheck_cost": ("<=", 1.02, "ratio"),
 }
 """Operator, target and unit of each figure."""
@@ -62,7 +54,7 @@ TARGETS: Mapping[str, tuple[str, float, str]] = {
 
 async def _records(doors: Doors) -> list[gateway_pb2.PublicationRecord]:
     """Return the first records that a reader with the job's secret is sent."""
-    async with rpc.channel(doors.gateways[0]) as channel:
+    async with rpc.channel(doors.gateways[0], doors.worker()) as channel:
         stub: Any = gateway_pb2_grpc.GatewayStub(channel)
         request = gateway_pb2.SubscribeRequest(job_id=doors.job_id)
         call = stub.Subscribe(request, metadata=metadata_of_job(doors.secret))
@@ -104,9 +96,9 @@ async def _fuzz(seed: int, num_calls: int) -> tuple[float, dict[str, Any]]:
         return (0 if wrong else done), told
 
 
-def _demo_tokens_per_s(*arguments: str, program: Sequence[str] = ("-m", "periplus")) -> float:
+def _demo_tokens_per_s(*arguments: str) -> float:
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:
-        words = [sys.executable, *program, *command("--json", "--work-dir", folder, *DEMO, *arguments)[3:]]
+        words = [sys.executable, "-m", "periplus", *command("--json", "--work-dir", folder, *DEMO, *arguments)[3:]]
         done = subprocess.run(words, env=environment(Path(folder)), capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -124,10 +116,6 @@ def _cost(without: Callable[[], float], having: Callable[[], float]) -> tuple[fl
     return statistics.median(left) / statistics.median(right), {"tokens_per_s": pairs}
 
 
-def token_cost() -> tuple[float, dict[str, Any]]:
-    return _cost(partial(_demo_tokens_per_s, program=("-c", WITHOUT_TOKEN)), _demo_tokens_per_s)
-
-
 def recheck_cost() -> tuple[float, dict[str, Any]]:
     share = "reward.recheck_share="
     return _cost(partial(_demo_tokens_per_s, f"{share}0"), partial(_demo_tokens_per_s, f"{share}0.01"))
@@ -143,7 +131,6 @@ def main() -> int:
     measures: Mapping[str, Measure] = {
         "attacks_refused": attacks_refused,
         "fuzz_calls_without_effect": lambda: asyncio.run(_fuzz(options.seed, options.calls)),
-        "token_cost": token_cost,
         "recheck_cost": recheck_cost,
     }
     names = [options.only] if options.only else measures

@@ -17,14 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from bench.doors.fleet import Doors, doors_of_a_fleet
+from bench.doors.fleet import REGIONS, Doors, doors_of_a_fleet
 from coordinator.client.connection import connect
 from coordinator.client.submission import submission
+from coordinator.members.access import Access
 from periplus.codec.frame import CodecId, Frame
 from periplus.codec.trajectory import encode
-from periplus.errors import ConfigError, Denied, PeriplusError
-from periplus.net import rpc
+from periplus.errors import ConfigError, Denied, PeriplusError, Unreachable
+from periplus.net import parties, rpc
 from periplus.net.convert import keyed_frame_to_pb
+from periplus.net.parties import COORDINATOR
 from periplus.net.tokens import metadata_of_job
 from periplus.pb.v1 import common_pb2, control_pb2, control_pb2_grpc, gateway_pb2, gateway_pb2_grpc
 from periplus.values.digest import payload_digest
@@ -42,9 +44,15 @@ EVIL = "\x1b[2J\x1b]0;x\x07\u202e"
 Attack = Callable[[Doors], Awaitable[bool]]
 
 
-async def _refusal(stub: Any, address: str, method: str, messages: Any, metadata: Any = ()) -> type | None:
+REFUSED = (Denied, Unreachable)
+"""How a call ends that is refused: by a word, or by the end of a connection without a certificate."""
+
+
+async def _refusal(
+    stub: Any, address: str, secured: rpc.Secured | None, method: str, messages: Any, metadata: Any = ()
+) -> type | None:
     """Return the class of the error with which a call is refused before it has brought anything, or None."""
-    async with rpc.channel(address) as channel:
+    async with rpc.channel(address, secured) as channel:
         begin = getattr(stub(channel), method)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S):
@@ -64,7 +72,10 @@ async def _refusal(stub: Any, address: str, method: str, messages: Any, metadata
 
 
 async def _gateway_denies(doors: Doors, method: str, messages: Any, metadata: Any = ()) -> bool:
-    return await _refusal(gateway_pb2_grpc.GatewayStub, doors.gateways[0], method, messages, metadata) is Denied
+    secured = doors.stranger(parties.region(REGIONS[0]))
+    return (
+        await _refusal(gateway_pb2_grpc.GatewayStub, doors.gateways[0], secured, method, messages, metadata) in REFUSED
+    )
 
 
 async def subscribe_as_a_stranger(doors: Doors) -> bool:
@@ -94,7 +105,7 @@ async def answer_leases_with_inventions(doors: Doors) -> bool:
     It says that it has each version, with the digest that everybody reads in the publication.
     """
     metadata, sent, writing = metadata_of_job(doors.secret), 0, asyncio.Lock()
-    async with rpc.channel(doors.gateways[0]) as channel:
+    async with rpc.channel(doors.gateways[0], doors.worker()) as channel:
         stub: Any = gateway_pb2_grpc.GatewayStub(channel)
         call = stub.Rollout(metadata=metadata)
 
@@ -152,25 +163,26 @@ def _invented(lease: gateway_pb2.Lease) -> Trajectory:
 
 
 async def join_as_a_region_without_the_token(doors: Doors) -> bool:
-    refused = await _session_refusal(doors, control_pb2.Hello(region="thief", boot_id="b"))
-    return refused is Denied and "thief" not in [each.name for each in (await doors.remote.fleet()).regions]
+    stranger = doors.stranger(COORDINATOR)
+    refused = await _session_refusal(doors, control_pb2.Hello(region="thief", boot_id="b"), stranger)
+    return refused in REFUSED and "thief" not in [each.name for each in (await doors.remote.fleet()).regions]
 
 
-async def _session_refusal(doors: Doors, hello: control_pb2.Hello, metadata: Any = ()) -> type | None:
+async def _session_refusal(doors: Doors, hello: control_pb2.Hello, secured: rpc.Secured | None) -> type | None:
     hello.gateway_address = "127.0.0.1:1"
     hello.inventory.machines.add(name="big", num_cores=64, memory_bytes=1 << 40)
     messages = [control_pb2.AgentMessage(sequence=1, hello=hello)]
-    return await _refusal(control_pb2_grpc.CoordinatorStub, doors.coordinator, "Session", messages, metadata)
+    return await _refusal(control_pb2_grpc.CoordinatorStub, doors.coordinator, secured, "Session", messages)
 
 
 async def submit_as_another_user(doors: Doors) -> bool:
-    files = [each for each in doors.folder.glob("state/**/*") if each.is_file()]
-    readable = [each for each in files if each.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
-    async with connect(doors.coordinator) as stranger:
-        try:
+    keys = [each for name in ("state", "identity", "coordinator") for each in doors.folder.glob(f"{name}/**/*.pem")]
+    readable = [each for each in keys if each.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
+    try:
+        async with connect(doors.coordinator, Access(secured=doors.stranger(COORDINATOR))) as stranger:
             await stranger.submit(submission(doors.job(1), "stolen"))
-        except Denied:
-            return bool(files) and not readable
+    except REFUSED:
+        return bool(keys) and not readable
     return False
 
 
@@ -222,11 +234,19 @@ async def submit_a_job_file_of_7_mib(doors: Doors) -> bool:
 
 async def command_a_terminal(doors: Doors) -> bool:
     """Show escape sequences in the name of a region, an error, and a job's name, as the commands print them."""
-    variables = {"PERIPLUS_COORDINATOR": doors.coordinator, "PERIPLUS_TOKEN": doors.token}
+    variables = {"PERIPLUS_COORDINATOR": doors.coordinator, "PERIPLUS_IDENTITY": str(doors.folder / "identity")}
     commands = (("show", EVIL), ("cancel", EVIL), ("list",), ("audit", EVIL))
     told = b"".join([await _output("periplus", "job", *words, **variables) for words in commands])
-    refused = await _session_refusal(doors, control_pb2.Hello(region=f"r{EVIL}", boot_id="b"), doors.owner)
-    return refused is ConfigError and bool(told) and not any(each.encode() in told for each in "\x1b\x07\u202e")
+    refused = await _session_refusal(doors, control_pb2.Hello(region=f"r{EVIL}", boot_id="b"), doors.access.secured)
+    return (
+        refused in (ConfigError, *REFUSED)
+        and bool(told)
+        and not any(each.encode() in told for each in "\x1b\x07\u202e")
+    )
+
+
+def _commands(told: bytes) -> bool:
+    return any(each.encode() in told for each in "\x1b\x07\u202e")
 
 
 async def _output(module: str, *words: str, **variables: str) -> bytes:

@@ -18,8 +18,10 @@ from coordinator.client.connection import Coordinator, connect
 from coordinator.client.submission import submission
 from coordinator.local_fleet.fleet import LocalFleet, LocalFleetSettings
 from coordinator.local_fleet.services import Services
+from coordinator.members.access import Access
 from periplus.job.job_file import JobFile
-from periplus.net.tokens import metadata_of, read_token
+from periplus.net import rpc
+from periplus.net.parties import Party
 from periplus.pb.v1 import control_pb2
 from tests.support.processes.declared_fleet import until_running
 from tests.support.processes.demo import audit, pids_of
@@ -32,19 +34,30 @@ START_S = 240.0
 
 @dataclass(kw_only=True)
 class Doors:
-    """The doors of a running fleet: its addresses, its token, and a connection of its owner; and its newest job."""
+    """The doors of a running fleet: its addresses, its owner's access and a connection; and its newest job.
+
+    `attacker` is the identity with which strangers come, or None for none at all.
+    """
 
     folder: Path
     coordinator: str
     gateways: tuple[str, ...]
-    token: str
+    access: Access
     remote: Coordinator
+    attacker: rpc.Secured | None = None
     job_id: str = ""
     secret: str = ""
 
-    @property
-    def owner(self) -> tuple[tuple[str, str], ...]:
-        return metadata_of(self.token)
+    def worker(self) -> rpc.Secured:
+        """Return the identity of a process of the newest job in the region of the first gateway."""
+        file = next(self.folder.glob(f"work/.periplus/{REGIONS[0]}/tasks/*/task.json"))
+        secured = rpc.own_gateway(json.loads(file.read_text())["identity"], REGIONS[0])
+        assert secured is not None
+        return secured
+
+    def stranger(self, peer: Party) -> rpc.Secured | None:
+        """Return how the attacker calls a party."""
+        return None if self.attacker is None else rpc.Secured(identity=self.attacker.identity, peer=peer)
 
     def job(self, steps: int) -> JobFile:
         return tiny_job(self.folder, steps=steps, staleness=1, regions={"min": 2})
@@ -107,10 +120,10 @@ async def doors_of_a_fleet(jobs_per_region: int = 1) -> AsyncIterator[Doors]:
         with patch.dict(os.environ, {"HOME": name}):
             try:
                 address = (await fleet.start()).coordinator
-                token = read_token(token_file)
-                async with connect(address, fleet.access()) as remote:
+                access = fleet.access()
+                async with connect(address, access) as remote:
                     await fleet.await_regions(remote)
                     gateways = tuple(region.gateway_address for region in (await remote.fleet()).regions)
-                    yield Doors(folder=folder, coordinator=address, gateways=gateways, token=token, remote=remote)
+                    yield Doors(folder=folder, coordinator=address, gateways=gateways, access=access, remote=remote)
             finally:
                 await services.stop(lambda: False)

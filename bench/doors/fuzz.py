@@ -1,8 +1,9 @@
 """Seeded calls of every method of a coordinator and its gateways, with wrong metadata, contents, sizes and orders.
 
-A call shows nothing, a wrong token or secret, or the right one. With the right one its content is nonsense, except that
-it may name what exists: the job, its regions, its workers, and what its trainer has published. What a caller may do by
-right is left out: an operator may cancel the job, an agent may join, and a worker may take leases and fail at them.
+Calls have the certificates of an operator or of a worker. A call shows no secret, a wrong or the right one. With the
+right one its content is nonsense, except that it may name what exists: the job, its regions, its workers, and what its
+trainer has published. What a caller may do by right is left out: an operator may cancel the job, an agent may join, and
+a worker may take leases and fail at them.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from bench.doors.fleet import REGIONS, Doors
-from periplus.net import rpc
-from periplus.net.tokens import JOB_KEY, KEY
+from periplus.net import parties, rpc
+from periplus.net.tokens import JOB_KEY
 from periplus.pb.v1 import control_pb2, gateway_pb2
 from region_agent.gateway.service import REGION_KEY
 
@@ -49,7 +50,10 @@ class Fuzz:
         self._doors = doors
         self._seed = seed
         self._open: deque[Any] = deque()
-        self._channels = {address: rpc.channel(address) for address in (doors.coordinator, *doors.gateways)}
+        self._channels = {doors.coordinator: rpc.channel(doors.coordinator, doors.access.secured)}
+        for name, address in zip(REGIONS, doors.gateways, strict=True):
+            peer = parties.region(name)
+            self._channels[address] = rpc.channel(address, rpc.Secured(identity=doors.worker().identity, peer=peer))
 
     async def close(self) -> None:
         for channel in self._channels.values():
@@ -114,9 +118,9 @@ class _Drawn:
     def metadata(self, shows: str) -> tuple[tuple[str, str], ...]:
         draw, doors = self._random, self._doors
         region = ((REGION_KEY, draw.choice((*REGIONS, "no region", "x" * 300))),) if draw.random() < 0.3 else ()
-        wrong = draw.choice(("", "0" * 64, "x" * 3000, doors.secret[:-1], doors.token[:-1]))
-        secret, token = (doors.secret, doors.token) if shows == "right" else (wrong, wrong)
-        return region if shows == "nothing" else ((JOB_KEY, secret), (KEY, token), *region)
+        wrong = draw.choice(("", "0" * 64, "x" * 3000, doors.secret[:-1]))
+        secret = doors.secret if shows == "right" else wrong
+        return region if shows == "nothing" else ((JOB_KEY, secret), *region)
 
     def message(self, method: MethodDescriptor, shows: str) -> bytes:
         draw = self._random

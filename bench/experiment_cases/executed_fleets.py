@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +155,12 @@ def _real(task: Mapping[str, Any], shown: control_pb2.JobProcess, regions: Mappi
 
 
 def tokens_per_s(
-    job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: str, steps: int
+    job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: str, steps: int, *, plaintext: bool = False
 ) -> dict[str, Any]:
     """Run a job of `steps` steps under a plan, or under the best that is found, and measure it from the third step."""
     with new_home() as folder:
-        placed, _ = run_whole(folder, job.model_copy(update={"steps": steps}), regions, plan, grid)
+        changed = job.model_copy(update={"steps": steps})
+        placed, _ = run_whole(folder, changed, regions, plan, grid, plaintext=plaintext)
         (metrics,) = folder.glob("runs/*/runs/*/metrics.jsonl")
         lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     done = [line for line in lines if line["kind"] == "step"]
@@ -190,25 +191,31 @@ def run_whole(
     grid: str = "",
     *,
     profiles: bool = False,
+    plaintext: bool = False,
 ) -> tuple[control_pb2.Job, float]:
     """Run a job to its end on a new fleet below `folder`. Return it as the coordinator shows it then, and the seconds
     that the profile of one region took, on average.
 
     `plan` is one by hand, or empty for a search; `grid` is the text of a file of links, or empty for no emulation. With
-    `profiles`, the regions are profiled for the job first.
+    `profiles`, the regions are profiled for the job first; with `plaintext`, nobody in the fleet has an identity.
     """
     file = folder / "grid.csv" if grid else None
     if file is not None:
         file.write_text(grid)
-    return asyncio.run(_run_whole(folder, job, regions, plan, file, profiles))
+    fleet = declared_fleet(folder, regions, file, plaintext=plaintext)
+    return asyncio.run(_run_whole(fleet, job, regions, plan, profiles))
 
 
 async def _run_whole(
-    folder: Path, job: JobFile, regions: Mapping[str, DeclaredRegion], plan: str, grid: Path | None, profiles: bool
+    fleet: AbstractAsyncContextManager[Coordinator],
+    job: JobFile,
+    regions: Mapping[str, DeclaredRegion],
+    plan: str,
+    profiles: bool,
 ) -> tuple[control_pb2.Job, float]:
     request = submission(job, "r")
     request.plan_json = plan
-    async with declared_fleet(folder, regions, grid) as remote:
+    async with fleet as remote:
         begun_s = clock.monotonic_s()
         if profiles:
             await profiled_regions(remote, job, tuple(regions), lambda text: print(text, file=sys.stderr, flush=True))

@@ -20,10 +20,11 @@ from coordinator.events import RegionOrder
 from coordinator.members.access import NO_ACCESS, Access
 from coordinator.state import INFEASIBLE_PREFIX, JobState
 from periplus import clock
-from periplus.errors import PeriplusError, PlanInfeasible, TimedOut, Unreachable
+from periplus.errors import Denied, PeriplusError, PlanInfeasible, TimedOut, Unreachable
 from periplus.net import rpc
 from periplus.net.certificates import Identity, new_key, signing_request
 from periplus.net.convert import record_from_pb
+from periplus.net.joining import server_certificate
 from periplus.net.tokens import metadata_of
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.view.state import Event, FleetSeen, JobChanged, LinkSeen, RecordSeen, RegionSeen, TaskRole, TaskSeen
@@ -126,14 +127,34 @@ async def connect(address: str, access: Access = NO_ACCESS) -> AsyncIterator[Coo
     """
     async with rpc.channel(address, access.secured) as channel:
         if not await _connected(channel):
-            raise Unreachable(
-                f"no coordinator answers at {address}; start one with `periplus up`, which runs a fleet on this "
-                "machine, or with `periplus coordinator`, or name another with --coordinator or PERIPLUS_COORDINATOR"
-            )
+            raise await asyncio.to_thread(no_connection, address, access)
         remote = Coordinator(address, control_pb2_grpc.CoordinatorStub(channel), metadata_of(access.token))
         if access.secured is not None and access.folder is not None:
             await _renewed(remote, access.secured.identity, access.folder)
         yield remote
+
+
+def no_connection(address: str, access: Access) -> PeriplusError:
+    """Return why a coordinator could not be connected to, after a look at what is there."""
+    try:
+        server_certificate(address)
+    except Unreachable:
+        return Unreachable(
+            f"no coordinator answers at {address}; start one with `periplus up`, which runs a fleet on this "
+            "machine, or with `periplus coordinator`, or name another with --coordinator or PERIPLUS_COORDINATOR"
+        )
+    if access.secured is None:
+        return Denied(
+            f"the coordinator at {address} answers only members of its fleet; become one with `periplus login TOKEN`, "
+            "whose token another operator makes with `periplus token create --operator NAME`"
+        )
+    identity = access.secured.identity
+    if clock.unix_s() >= identity.expires_at_s:
+        return Denied(f"the identity of {identity.party} has ended; ask for a new token, and `periplus login` again")
+    return Denied(
+        f"the coordinator at {address} is not of the fleet of your identity, {identity.party}: if the fleet was made "
+        "anew, `periplus login` with a token of the new one"
+    )
 
 
 async def _renewed(remote: Coordinator, identity: Identity, folder: Path) -> None:

@@ -27,7 +27,7 @@ def token() -> None:
 @click.option("--operator", default="", metavar="NAME", help="Make a token for a person in place of a region.")
 @click.option(
     "--rights",
-    type=click.Choice(list(Rights)),
+    type=click.Choice([each.value for each in Rights]),
     default=Rights.OPERATOR.value,
     show_default=True,
     help="With --operator: whether the person may only look, or change jobs and regions too.",

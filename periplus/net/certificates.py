@@ -5,7 +5,8 @@
 
 A certificate names its party as a URI and as a host name (`periplus.net.parties`), and serves both ends of a
 connection. It is valid from SKEW_S before it was issued, so that clocks may differ by as much, for LIFETIME_S after.
-It has the authority's own certificate as an extension, from which somebody who knows only its digest learns it.
+The coordinator's has the authority's own certificate as an extension, from which somebody who knows only its digest
+learns it.
 """
 
 import os
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from periplus.errors import ConfigError, Denied, NotFound
-from periplus.net.parties import Party, party_of
+from periplus.net.parties import COORDINATOR, Party, party_of
 
 SKEW_S = 300.0
 """Seconds by which the clocks of two machines may differ. Chosen by hand."""
@@ -141,18 +142,17 @@ class FleetAuthority:
         issued = datetime.fromtimestamp(int(now_s), UTC)
         names = [x509.UniformResourceIdentifier(party.uri), x509.DNSName(party.server_name)]
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        certificate = (
+        builder = (
             x509.CertificateBuilder(self._own.subject, x509.Name([]), key, x509.random_serial_number())
             .not_valid_before(issued - timedelta(seconds=SKEW_S))
             .not_valid_after(issued + timedelta(seconds=lifetime_s))
             .add_extension(x509.SubjectAlternativeName(names), critical=True)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(
-                x509.UnrecognizedExtension(AUTHORITY_EXTENSION, self._own.public_bytes(_DER)), critical=False
-            )
-            .sign(self._signing, hashes.SHA256())
         )
-        return certificate.public_bytes(_PEM)
+        if party == COORDINATOR:
+            own = x509.UnrecognizedExtension(AUTHORITY_EXTENSION, self._own.public_bytes(_DER))
+            builder = builder.add_extension(own, critical=False)
+        return builder.sign(self._signing, hashes.SHA256()).public_bytes(_PEM)
 
     def identity(self, party: Party, now_s: float, lifetime_s: float = LIFETIME_S) -> Identity:
         """Return a new key of `party` with its certificate."""

@@ -10,7 +10,12 @@ from tests.support.coordinator.loopback import play
 
 def test_a_taken_port_is_a_conflict(capsys: pytest.CaptureFixture[str]) -> None:
     async def scene(address: str) -> None:
-        assert await asyncio.to_thread(periplus, ["coordinator", "--listen", address, "--log-level", "error"]) == 7
+        assert (
+            await asyncio.to_thread(
+                periplus, ["coordinator", "--plaintext", "--listen", address, "--log-level", "error"]
+            )
+            == 7
+        )
 
     play(scene)
     assert "the port is in use" in capsys.readouterr().err
@@ -26,5 +31,5 @@ def test_a_taken_port_is_a_conflict(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_contradictory_settings_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert periplus(["coordinator", *words, "--log-level", "error"]) == 2
+    assert periplus(["coordinator", "--plaintext", *words, "--log-level", "error"]) == 2
     assert message in capsys.readouterr().err

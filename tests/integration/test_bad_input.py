@@ -4,14 +4,19 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from periplus.__main__ import run
+from periplus.net.certificates import FleetAuthority
+from periplus.net.parties import region
 from tests.support.cases.tiers import rest_is_slow
 from tests.support.coordinator.preflight import check_in_this_process
 from tests.support.processes.demo import TWO_REGIONS
+
+AGENT, COORDINATOR = ("agent", "--plaintext"), ("coordinator", "--plaintext")
 
 ROOT = Path(__file__).parents[2]
 JOB = str(ROOT / "examples" / "spelling.yaml")
@@ -58,14 +63,14 @@ CASES: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
     (("job", "submit", JOB, "--dry-run", "steps=" + "9" * 5000), 2, ("cannot be read as int",)),
     (("demo", "sampling.prompt_tokens=6"), 2, ("set sampling.prompt_tokens=7",)),
     (("region", "list", "--coordinator", "127.0.0.1:1"), 5, ("127.0.0.1:1",)),
-    (("coordinator", "--listen", "nonsense"), 2, ("nonsense",)),
-    (("coordinator", "--listen", "127.0.0.1:70000"), 2, ("127.0.0.1:70000", "HOST:PORT")),
-    (("coordinator", "--listen", "127.0.0.1:0", "--ready-file", "/nowhere/x"), 2, ("/nowhere/x", "writable")),
-    (("agent", "--region", "here", "--listen", "127.0.0.1:99999"), 2, ("127.0.0.1:99999", "HOST:PORT")),
-    (("agent", "--region", "two words"), 2, ("two words", "region")),
-    (("agent", "--region", "here", "--work-dir", "/proc/nowhere"), 2, ("/proc/nowhere", "cannot be written")),
-    (("agent", "--region", "here", "--state-dir", "/proc/nowhere"), 2, ("/proc/nowhere", "cannot be written")),
-    (("agent", "--region", "here", "--ready-file", "/nowhere/x"), 2, ("/nowhere/x", "writable")),
+    ((*COORDINATOR, "--listen", "nonsense"), 2, ("nonsense",)),
+    ((*COORDINATOR, "--listen", "127.0.0.1:70000"), 2, ("127.0.0.1:70000", "HOST:PORT")),
+    ((*COORDINATOR, "--listen", "127.0.0.1:0", "--ready-file", "/nowhere/x"), 2, ("/nowhere/x", "writable")),
+    ((*AGENT, "--region", "here", "--listen", "127.0.0.1:99999"), 2, ("127.0.0.1:99999", "HOST:PORT")),
+    ((*AGENT, "--region", "two words"), 2, ("two words", "region")),
+    ((*AGENT, "--region", "here", "--work-dir", "/proc/nowhere"), 2, ("/proc/nowhere", "cannot be written")),
+    ((*AGENT, "--region", "here", "--state-dir", "/proc/nowhere"), 2, ("/proc/nowhere", "cannot be written")),
+    ((*AGENT, "--region", "here", "--ready-file", "/nowhere/x"), 2, ("/nowhere/x", "writable")),
     (("links", "--coordinator", ""), 2, ("--coordinator", "HOST:PORT")),
     (("links", "--coordinator", "nonsense"), 2, ("nonsense", "HOST:PORT")),
     (("wan", "run", "--grid", "off", "--control", "nonsense"), 2, ("nonsense", "HOST:PORT")),
@@ -75,18 +80,18 @@ CASES: list[tuple[tuple[str, ...], int, tuple[str, ...]]] = [
     (("demo", "--job", "/etc"), 2, ("/etc", "is a directory")),
     (("launch",), 2, ("launch", "choose from agent, coordinator")),
     (("job", "submit", JOB, "--dry-run", "name=My Job"), 2, ("My Job", "letters a-z, digits and -")),
-    (("agent", "--region", "a/b"), 2, ("a/b", "letters, digits and :._-")),
-    (("coordinator", "--wan", "127.0.0.1:1", "--region", "us"), 5, ("127.0.0.1:1", "periplus wan run")),
+    ((*AGENT, "--region", "a/b"), 2, ("a/b", "letters, digits and :._-")),
+    ((*COORDINATOR, "--wan", "127.0.0.1:1", "--region", "us"), 5, ("127.0.0.1:1", "periplus wan run")),
     (
-        ("coordinator", "--listen", "127.0.0.1:0", "--state-dir", "/proc/nowhere"),
+        (*COORDINATOR, "--listen", "127.0.0.1:0", "--state-dir", "/proc/nowhere"),
         2,
         ("/proc/nowhere", "state directory"),
     ),
-    (("coordinator", "--listen", "192.0.2.1:7070"), 2, ("192.0.2.1:7070", "--token-file", "openssl rand")),
+    ((*COORDINATOR, "--listen", "192.0.2.1:7070"), 2, ("192.0.2.1:7070", "--plaintext is for loopback")),
     (
-        ("agent", "--region", "here", "--listen", "192.0.2.1:7072", "--coordinator", "127.0.0.1:1"),
+        (*AGENT, "--region", "here", "--listen", "192.0.2.1:7072", "--coordinator", "127.0.0.1:1"),
         2,
-        ("192.0.2.1:7072", "--token-file", "openssl rand"),
+        ("192.0.2.1:7072", "--plaintext is for loopback"),
     ),
     (("plan", "nowhere"), 2, ("nowhere", "no such file", "choose from calibrate")),
     (("plan", "nowhere.yaml", "--fleet", FLEET), 2, ("nowhere.yaml", "no such file")),
@@ -132,7 +137,7 @@ def test_a_process_answers_as_the_command_does(command: str) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("service", [("coordinator",), ("agent", "--region", "here", "--coordinator", "127.0.0.1:1")])
+@pytest.mark.parametrize("service", [COORDINATOR, (*AGENT, "--region", "here", "--coordinator", "127.0.0.1:1")])
 def test_a_busy_port_is_a_conflict(service: tuple[str, ...]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -148,8 +153,9 @@ def test_a_busy_port_is_a_conflict(service: tuple[str, ...]) -> None:
 
 
 @pytest.mark.processes
-def test_a_gateway_that_listens_everywhere_must_say_where_it_is() -> None:
-    done = periplus("agent", "--region", "here", "--listen", "0.0.0.0:0")
+def test_a_gateway_that_listens_everywhere_must_say_where_it_is(tmp_path: Path) -> None:
+    FleetAuthority.generate("fleet", time.time()).identity(region("here"), time.time()).save(tmp_path / "identity")
+    done = periplus("agent", "--state-dir", str(tmp_path), "--listen", "0.0.0.0:0")
 
     assert done.returncode == 2, done.stderr
     assert "--advertise" in done.stderr

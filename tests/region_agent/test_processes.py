@@ -18,10 +18,12 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]
 NOWHERE = "127.0.0.1:1"
 
+AGENT = ("agent", "--plaintext", "--region", "us", "--coordinator", NOWHERE)
+
 
 def agent(*options: str, cwd: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "periplus", "agent", "--region", "us", "--coordinator", NOWHERE, *options],
+        [sys.executable, "-m", "periplus", *AGENT, *options],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
@@ -82,7 +84,7 @@ def test_a_bad_value_is_a_usage_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code = run(["agent", "--region", "us", "--coordinator", NOWHERE, *options])
+    code = run([*AGENT, *options])
     text = capfd.readouterr().err
     assert code == 2, text
     assert "Traceback" not in text

@@ -51,7 +51,10 @@ async def served(
         await asyncio.sleep(60)
         return b""
 
-    methods = {"Whom": grpc.unary_unary_rpc_method_handler(whom), "Wait": grpc.unary_unary_rpc_method_handler(wait)}
+    methods: Any = {
+        "Whom": grpc.unary_unary_rpc_method_handler(whom),
+        "Wait": grpc.unary_unary_rpc_method_handler(wait),
+    }
     server = rpc.server(admit, calls)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", methods),))
     address = rpc.bind(server, "127.0.0.1:0", rpc.ServerIdentity(current=lambda: identity))
@@ -65,8 +68,8 @@ async def served(
 async def called(address: str, secured: rpc.Secured | None, method: str = "Whom") -> str:
     async with rpc.channel(address, secured) as channel:
         with rpc.remote_errors(address):
-            answer: bytes = await channel.unary_unary(f"/test/{method}")(b"", timeout=10)
-            return answer.decode()
+            call: Any = channel.unary_unary(f"/test/{method}")
+            return str((await call(b"", timeout=10)).decode())
 
 
 def identity(party: Party, by: FleetAuthority = AUTHORITY, lifetime_s: float = LIFETIME_S) -> Identity:

@@ -57,6 +57,7 @@ async def agent(work_dir: Path, coordinator: str) -> AsyncIterator[tuple["subpro
             "-m",
             "periplus",
             "agent",
+            "--plaintext",
             "--region",
             "us",
             "--coordinator",

@@ -416,6 +416,9 @@ async def test_a_write_to_a_peer_that_has_left_ends_the_call_as_a_cancelled_one(
         def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
             return metadata_of_job(JOB_SECRET)
 
+        def auth_context(self) -> dict[str, list[bytes]]:
+            return {}
+
         async def write(self, _: object) -> None:
             raise grpc.aio.InternalError("failed to execute a batch")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.local_fleet.services import Services
-from coordinator.members.access import Access
+from coordinator.members.access import NO_ACCESS, Access
 from coordinator.members.issuing import issued_identity, issued_token
 from periplus.net import parties
 from periplus.net.join_token import TOKEN_VARIABLE
@@ -47,32 +47,35 @@ class DeclaredRegion:
 
 @asynccontextmanager
 async def declared_fleet(
-    folder: Path, regions: Mapping[str, DeclaredRegion], grid: Path | None = None
+    folder: Path, regions: Mapping[str, DeclaredRegion], grid: Path | None = None, *, plaintext: bool = False
 ) -> AsyncIterator[Coordinator]:
     """Start a coordinator and an agent a region; `grid` is the network that is emulated between them.
 
-    Runs are below `folder`/runs/REGION. All processes end with the context.
+    With `plaintext` nobody has an identity. Runs are below `folder`/runs/REGION. All processes end with the context.
     """
-    services, state_dir = Services(folder), folder / "coordinator"
+    services, state_dir, plain = Services(folder), folder / "coordinator", ["--plaintext"] * plaintext
     try:
         wan: list[str] = []
         if grid is not None:
             emulator = ["wan", "run", "--grid", str(grid), "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
             wan = ["--wan", (await services.start("wan", emulator))["control"]]
         place = ["--region", next(iter(regions)), *wan] if wan else []
-        coordinator = ["coordinator", "run", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir), *place]
+        coordinator = ["coordinator", "run", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir), *place, *plain]
         address = (await services.start("coordinator", coordinator))["coordinator"]
         for name, region in regions.items():
-            agent = ["agent", "run", "--region", name, "--coordinator", address, *wan, "--shared-cores"]
+            agent = ["agent", "run", "--region", name, "--coordinator", address, *wan, "--shared-cores", *plain]
             agent += ["--work-dir", str(folder / "runs" / name), "--state-dir", str(folder / "state" / name)]
             if region.devices:
                 file = folder / f"{name}.devices.yaml"
                 file.write_text(region.file())
                 agent += ["--devices", str(file)]
-            joins = {TOKEN_VARIABLE: issued_token(state_dir, address, parties.region(name))}
-            await services.start(f"agent-{name}", [*agent, *region.options], joins)
-        user = issued_identity(state_dir, parties.operator("tester", Rights.OPERATOR))
-        async with connect(address, Access(secured=Secured(identity=user, peer=COORDINATOR))) as remote:
+            token = {} if plaintext else {TOKEN_VARIABLE: issued_token(state_dir, address, parties.region(name))}
+            await services.start(f"agent-{name}", [*agent, *region.options], token)
+        access = NO_ACCESS
+        if not plaintext:
+            user = issued_identity(state_dir, parties.operator("tester", Rights.OPERATOR))
+            access = Access(secured=Secured(identity=user, peer=COORDINATOR))
+        async with connect(address, access) as remote:
             # An agent is ready once its gateway listens; it joins a moment later.
             async with asyncio.timeout(JOINED_S):
                 while len((await remote.fleet()).regions) < len(regions):  # noqa: ASYNC110  # another process joins

@@ -108,6 +108,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             [
                 "agent",
                 "run",
+                "--plaintext",
                 "--coordinator",
                 self.coordinator,
                 "--wan",
