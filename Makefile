@@ -25,6 +25,7 @@
 #   make bench-planner   all figures of the planner (hours; ARGS='--only hetrl --keep DIR --limit-s 500' does a part, and
 #                        goes on there next time); bench-planner-cost, bench-planner-simulation two of its sections alone
 #   make bench-planner-record   tables and pictures of it: ARGS='RECORD... --output docs/planner-comparison/DATE.md'
+#   make helm       Helm, for the tests of the chart in deploy/, which are skipped without it
 #   make check      lint, format, types, imports, generated files
 #   make generate   write periplus/pb, periplus/schemas, examples/fleets and docs/metrics.md
 #   make clean      remove .venv, .venv-oracle, .venv-vllm and caches
@@ -50,7 +51,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
+.PHONY: venv helm demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -62,8 +63,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,trackers,metis,bench,dev]'
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,trackers,metis,bench,dev,deploy-check]'
 	@touch $@
+
+# `|`: an environment that is made anew needs no new Helm.
+helm: $(BIN)/helm
+
+$(BIN)/helm: tools/helm.py | $(READY)
+	$(BIN)/python tools/helm.py $@
 
 demo: $(READY)
 	$(BIN)/periplus demo
