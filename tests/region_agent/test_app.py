@@ -63,6 +63,7 @@ def small_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def agent(tmp_path: Path, coordinator: str) -> AsyncIterator["asyncio.Task[ShutdownReason]"]:
     config = AgentConfig(
+        plaintext=True,
         region="us",
         coordinator=coordinator,
         listen="127.0.0.1:0",

@@ -138,6 +138,7 @@ async def test_a_job_is_told_with_its_spool_and_its_newest_weights() -> None:
 
 def config(folder: Path, coordinator: str, metrics: str) -> AgentConfig:
     return AgentConfig(
+        plaintext=True,
         region="us",
         coordinator=coordinator,
         listen="127.0.0.1:0",
