@@ -7,29 +7,41 @@
   certificate, with that of another region, with one that has ended, and with one that was revoked a second ago.
 - `restored_fleet_rejoins`: agents that had to join again after the coordinator's machine was lost, and another one was
   started from its backup.
+- `deploy_artefacts_checked`: checks of `tests/deploy` that pass, over those that ran; checks whose tool is not
+  installed are listed.
+- `metrics_scrape_ms_p99`: milliseconds of a scrape of a coordinator with three regions and a job.
+- `coordinator_cpu_with_10_scrapers`: its CPU seconds while ten scrapers ask it every 15 s, as Prometheus does by
+  default here, over those without any.
 
 `--only NAME` measures one of them. The last line is one JSON object, and everything else goes to stderr.
 """
 
 import argparse
 import asyncio
+import contextlib
+import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.doors import attacks
 from bench.doors.fleet import REGIONS, Doors, doors_of_a_fleet
-from bench.experiment_cases.executed_fleets import tokens_per_s
-from bench.experiment_cases.unlike_jobs import CASES
+from bench.experiment_cases.executed_fleets import START_S, new_home, tokens_per_s
+from bench.experiment_cases.unlike_jobs import CASES, CORES
 from bench.provenance import Measure, print_figures, say
 from coordinator.client.connection import Coordinator, connect
+from coordinator.client.submission import submission
 from coordinator.local_fleet.services import Services
 from coordinator.members.access import Access
 from coordinator.members.issuing import issued_identity, issued_token
@@ -37,6 +49,9 @@ from periplus.net import parties, rpc
 from periplus.net.certificates import Identity
 from periplus.net.join_token import TOKEN_VARIABLE
 from periplus.net.parties import COORDINATOR, Rights
+from tests.support.processes.declared_fleet import declared_fleet, until_running
+from tests.support.processes.demo import pids_of
+from tests.support.tiny_job import tiny_job
 
 STRANGERS = (
     attacks.subscribe_as_a_stranger,
@@ -48,6 +63,7 @@ STRANGERS = (
 )
 ATTACKERS = ("no certificate", "another region's", "one that has ended", "one that was revoked a second ago")
 PAIRS, STEPS = 5, 60
+SCRAPERS, SCRAPE_EVERY_S, WATCHED_S = 10, 15.0, 30.0
 JOINED_S = 30.0
 """Most seconds for a region to be ready. Chosen by hand."""
 
@@ -56,6 +72,9 @@ TARGETS: Mapping[str, tuple[str, float, str]] = {
     "join_s": ("<=", 5.0, "s"),
     "attacks_refused": ("==", len(STRANGERS) * len(ATTACKERS), "attacks"),
     "restored_fleet_rejoins": ("==", 0, "agents"),
+    "deploy_artefacts_checked": ("==", 1.0, "fraction"),
+    "metrics_scrape_ms_p99": ("<=", 50.0, "ms"),
+    "coordinator_cpu_with_10_scrapers": ("<=", 1.2, "ratio"),
 }
 """Operator, target and unit of each figure."""
 
@@ -206,6 +225,81 @@ async def _until_ready(address: str, access: Access, number: int) -> int:
             await asyncio.sleep(0.1)
 
 
+def deploy_artefacts_checked() -> tuple[float, dict[str, Any]]:
+    """Return the fraction of checks that pass, and what was skipped."""
+    words = [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "slow or not slow", "tests/deploy"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    *_, last = done.stdout.splitlines()
+    counts = {kind: int(number) for number, kind in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
+    skipped = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    wrong = counts.get("failed", 0) + counts.get("error", 0)
+    return counts["passed"] / (counts["passed"] + wrong), {"counts": counts, "skipped": skipped}
+
+
+@contextlib.asynccontextmanager
+async def _scraped_fleet() -> AsyncIterator[tuple[str, int]]:
+    """A fleet of three regions with a job that runs; the address of the coordinator's metrics, and its process id."""
+    with new_home() as folder:
+        regions = dict.fromkeys(("a", "b", "c"), CORES)
+        options = ("--metrics", "127.0.0.1:0")
+        async with declared_fleet(folder, regions, coordinator_options=options) as remote:
+            job = tiny_job(folder, steps=1_000_000, staleness=1, regions={"min": 3})
+            job_id = (await remote.submit(submission(job, "r"))).job_id
+            await until_running(remote, job_id, START_S)
+            ready = json.loads((folder / "coordinator.ready.json").read_text())
+            (pid,) = (pid for pid, words in pids_of(folder) if " coordinator run" in words)
+            yield ready["metrics"], pid
+            await remote.cancel(job_id)
+
+
+def metrics_scrape_ms_p99() -> tuple[float, dict[str, Any]]:
+    """Return the 99th percentile of a thousand scrapes, one after the other."""
+
+    async def run() -> list[float]:
+        async with _scraped_fleet() as (address, _):
+            return await asyncio.to_thread(lambda: [_scrape_s(address) for _ in range(1000)])
+
+    found = sorted(asyncio.run(run()))
+    return found[989] * 1e3, {"median_ms": found[500] * 1e3, "max_ms": found[-1] * 1e3}
+
+
+def _scrape_s(address: str) -> float:
+    began_s = time.perf_counter()
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        answer.read()
+    return time.perf_counter() - began_s
+
+
+def coordinator_cpu_with_10_scrapers() -> tuple[float, dict[str, Any]]:
+    """Return the coordinator's CPU seconds in WATCHED_S with scrapers, over those without; medians of three."""
+
+    async def scrape(address: str, offset_s: float) -> None:
+        await asyncio.sleep(offset_s)
+        while True:
+            await asyncio.to_thread(_scrape_s, address)
+            await asyncio.sleep(SCRAPE_EVERY_S)
+
+    async def run() -> dict[str, list[float]]:
+        spent: dict[str, list[float]] = {"without": [], "with": []}
+        async with _scraped_fleet() as (address, pid):
+            process = psutil.Process(pid)
+            for _ in range(3):
+                for kind in spent:
+                    number = SCRAPERS if kind == "with" else 0
+                    every = [asyncio.create_task(scrape(address, 1.5 * each)) for each in range(number)]
+                    before = process.cpu_times()
+                    await asyncio.sleep(WATCHED_S)
+                    after = process.cpu_times()
+                    spent[kind].append(after.user + after.system - before.user - before.system)
+                    for each in every:
+                        each.cancel()
+                    await asyncio.gather(*every, return_exceptions=True)
+        return spent
+
+    found = asyncio.run(run())
+    return statistics.median(found["with"]) / statistics.median(found["without"]), {"cpu_s": found}
+
+
 def main() -> int:
     """Measure, and print the figures against their targets."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,6 +310,9 @@ def main() -> int:
         "join_s": join_s,
         "attacks_refused": attacks_refused,
         "restored_fleet_rejoins": restored_fleet_rejoins,
+        "deploy_artefacts_checked": deploy_artefacts_checked,
+        "metrics_scrape_ms_p99": metrics_scrape_ms_p99,
+        "coordinator_cpu_with_10_scrapers": coordinator_cpu_with_10_scrapers,
     }
     return print_figures("open_internet", measures, options.only or list(measures), TARGETS)
 

@@ -21,7 +21,7 @@ from tests.support.processes.declared_fleet import DeclaredRegion
 SEEDS = (0, 1, 2)
 T_OF_MEAN, T_OF_DIFFERENCE = 4.303, 2.776
 """Student's t at 95 % for the mean of three values, and for the difference of the means of three and three."""
-STEPS = 100
+STEPS = 60
 PARTS = 10
 """Points of a reward curve."""
 REFERENCE = "one region, bound 0"

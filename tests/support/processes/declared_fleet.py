@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,12 @@ class DeclaredRegion:
 
 @asynccontextmanager
 async def declared_fleet(
-    folder: Path, regions: Mapping[str, DeclaredRegion], grid: Path | None = None, *, plaintext: bool = False
+    folder: Path,
+    regions: Mapping[str, DeclaredRegion],
+    grid: Path | None = None,
+    *,
+    plaintext: bool = False,
+    coordinator_options: Sequence[str] = (),
 ) -> AsyncIterator[Coordinator]:
     """Start a coordinator and an agent a region; `grid` is the network that is emulated between them.
 
@@ -60,7 +65,17 @@ async def declared_fleet(
             emulator = ["wan", "run", "--grid", str(grid), "--regions", ",".join(regions), "--control", "127.0.0.1:0"]
             wan = ["--wan", (await services.start("wan", emulator))["control"]]
         place = ["--region", next(iter(regions)), *wan] if wan else []
-        coordinator = ["coordinator", "run", "--listen", "127.0.0.1:0", "--state-dir", str(state_dir), *place, *plain]
+        coordinator = [
+            "coordinator",
+            "run",
+            "--listen",
+            "127.0.0.1:0",
+            "--state-dir",
+            str(state_dir),
+            *place,
+            *plain,
+            *coordinator_options,
+        ]
         address = (await services.start("coordinator", coordinator))["coordinator"]
         for name, region in regions.items():
             agent = ["agent", "run", "--region", name, "--coordinator", address, *wan, "--shared-cores", *plain]
