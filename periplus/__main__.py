@@ -128,6 +128,8 @@ def main() -> None:
     never_fail_to_encode((sys.stdout, sys.stderr))
     # Warnings of libraries go to the log of a service, and do not mix with a command's output.
     logging.captureWarnings(True)
+    # gRPC reads it when it is loaded: by default it notes each handshake that fails, and a stranger may fill a disk.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     code = run(sys.argv[1:])
     if threads.is_any_running():
         with contextlib.suppress(OSError, ValueError):

@@ -14,7 +14,7 @@ import click
 
 from periplus import clock, errors
 from periplus.cli.command_groups import DefaultGroup
-from periplus.cli.option_types import HOST_PORT, DirectoryToWrite
+from periplus.cli.option_types import HOST_PORT, DirectoryToWrite, given_token
 from periplus.config.loading import validate
 from periplus.net.join_token import TOKEN_VARIABLE, JoinToken, member_of
 from periplus.net.tokens import FILE_VARIABLE
@@ -65,9 +65,10 @@ def agent() -> None:
 def join(token: str, work_dir: Path, state_dir: Path | None) -> int:
     """Make this machine's agent a member of a fleet, with a TOKEN of `periplus token create REGION`.
 
-    The agent's key is made here. Then start the agent with the same directories: `periplus agent`.
+    The agent's key is made here. Then start the agent with the same directories: `periplus agent`. With - in place of
+    TOKEN it is read from standard input, where other users of the machine do not see it.
     """
-    region, coordinator = _join(token, work_dir, state_dir)
+    region, coordinator = _join(given_token(token), work_dir, state_dir)
     click.echo(f"joined the fleet of {coordinator} as region {region}; start the agent with `periplus agent run`")
     return errors.EXIT_OK
 

@@ -9,6 +9,7 @@ from coordinator.client.connection import connect
 from coordinator.members.access import access_of, identity_folder
 from coordinator.members.issuing import token_text
 from periplus import errors
+from periplus.cli.option_types import given_token
 from periplus.errors import ConfigError
 from periplus.net.certificates import Identity, new_key, signing_request
 from periplus.net.join_token import LIFETIME_S, JoinToken
@@ -88,9 +89,9 @@ def login(token_: str) -> int:
     """Become an operator of a fleet with a TOKEN of `periplus token create --operator NAME`.
 
     Commands for the token's coordinator find the identity by themselves. It is valid for seven days, and renewed by any
-    command in the last of them.
+    command in the last of them. With - in place of TOKEN it is read from standard input.
     """
-    read = JoinToken.from_text(token_)
+    read = JoinToken.from_text(given_token(token_))
     identity = asyncio.run(join(read))
     if identity.party.kind is not PartyKind.OPERATOR:
         raise ConfigError(f"this token is for {identity.party}; `periplus agent join` takes it")

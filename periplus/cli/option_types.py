@@ -1,6 +1,7 @@
 """Types of command-line options that several packages share; they refuse invalid values before a command starts."""
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -44,3 +45,8 @@ class DirectoryToWrite(click.Path):
         except OSError as error:
             self.fail(f"{folder} cannot be written: {error.strerror}; give another directory", param, ctx)
         return folder
+
+
+def given_token(argument: str) -> str:
+    """Return a token that was given as an argument, or that standard input has if the argument is "-"."""
+    return sys.stdin.readline() if argument == "-" else argument
