@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from periplus.errors import ConfigError, NotFound
+from periplus.errors import ConfigError, NotFound, Unreachable
 from periplus.net import parties
 from periplus.net.certificates import FleetAuthority, Identity, certificate_digest, new_key, signing_request
 from periplus.net.join_token import JoinToken
@@ -48,7 +48,17 @@ class AgentIdentity:
         return self._identity
 
     def secured(self, peer: Party) -> Secured:
-        """Return how to call another party."""
+        """Return how to call another party.
+
+        Raises: Unreachable if the certificate has ended, and nobody has joined anew with a token meanwhile.
+        """
+        if self._now_s() >= self._identity.expires_at_s:
+            self._identity = Identity.load(self._folder)
+            if self._now_s() >= self._identity.expires_at_s:
+                raise Unreachable(
+                    f"the certificate of {self._identity.party} has ended, since it was away for too long; join again: "
+                    "`periplus agent join` with a new token of `periplus token create`"
+                )
         return Secured(identity=self._identity, peer=peer)
 
     def of_task(self, job_id: str, role: str) -> Identity:

@@ -12,7 +12,7 @@ from coordinator.members.access import Access
 from coordinator.members.issuing import issued_identity, issued_token, token_text
 from coordinator.store import back_up, restore, stored_fleet_authority
 from periplus import clock
-from periplus.errors import ConfigError, Denied, NotFound, PeriplusError
+from periplus.errors import ConfigError, Denied, NotFound, PeriplusError, Unreachable
 from periplus.net import parties, rpc
 from periplus.net.certificates import Identity, new_key, signing_request
 from periplus.net.join_token import JoinToken
@@ -236,3 +236,16 @@ def test_certificates_are_renewed_on_the_way(tmp_path: Path) -> None:
     assert AgentIdentity(tmp_path / "eu", clock.unix_s).renewal_request() is None
     with pytest.raises(NotFound):
         AgentIdentity(folder, clock.unix_s)
+
+
+def test_an_agent_that_was_away_for_too_long_says_so_until_it_has_joined_again(tmp_path: Path) -> None:
+    async def scene(address: str) -> None:
+        issued_identity(tmp_path, EU, lifetime_s=-1.0).save(tmp_path / "eu")
+        agent = AgentIdentity(tmp_path / "eu", clock.unix_s)
+        with pytest.raises(Unreachable, match=r"has ended.* join again"):
+            agent.secured(COORDINATOR)
+        issued_identity(tmp_path, EU).save(tmp_path / "eu")
+        async with FakeAgent(address, "eu", secured=agent.secured(COORDINATOR)):
+            pass
+
+    play(tmp_path, scene)
