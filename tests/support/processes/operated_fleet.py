@@ -16,8 +16,15 @@ from typing import Any
 from coordinator.client.connection import Coordinator, connect, job_state
 from coordinator.client.submission import submission
 from coordinator.demo.job import example_file
+from coordinator.members.access import VARIABLE, Access
+from coordinator.members.issuing import issued_identity, issued_token
 from periplus.errors import Unreachable
 from periplus.job.job_file import load_job
+from periplus.net import parties
+from periplus.net.certificates import Identity
+from periplus.net.join_token import TOKEN_VARIABLE
+from periplus.net.parties import COORDINATOR, Rights
+from periplus.net.rpc import Secured
 from tests.support.processes.demo import environment, pids_of
 
 HOME, NEAR, FAR, NEW, CONTROL = "home", "near", "far", "new", "control"
@@ -61,6 +68,7 @@ class OperatedFleet:
     def __init__(self, folder: Path, rtt_ms: float | None = None) -> None:
         self.folder = folder
         self.work = folder / "work"
+        self._identity = folder / "identity"
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
         self.job_id = ""
@@ -74,13 +82,13 @@ class OperatedFleet:
         for region in REGIONS:
             self.start_agent(region)
 
-    def start(self, name: str, *words: str) -> dict[str, str]:
-        """Start a service and return what its ready file says."""
+    def start(self, name: str, *words: str, **variables: str) -> dict[str, str]:
+        """Start a service with these environment variables too, and return what its ready file says."""
         ready = self.folder / f"{name}.ready"
         ready.unlink(missing_ok=True)
         with (self.folder / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", "periplus", *words, "--ready-file", str(ready)]
-            own = environment(self.folder)
+            own = {**environment(self.folder), **variables}
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=own)
         wait_for(lambda: ready.exists() or self.running[name].poll() is not None, START_S, f"the start of {name}")
         assert ready.exists(), f"{name} ended: {(self.folder / f'{name}.log').read_text()[-2000:]}"
@@ -97,20 +105,24 @@ class OperatedFleet:
     def start_coordinator(self) -> None:
         words = ("--listen", self.address or "127.0.0.1:0", "--state-dir", str(self.folder / "state"))
         place = ("--region", CONTROL, "--wan", self._wan) if self._wan else ()
-        self.address = self.start("coordinator", "coordinator", "run", "--plaintext", *words, *place)["coordinator"]
+        self.address = self.start("coordinator", "coordinator", "run", *words, *place)["coordinator"]
+        if not self._identity.exists():
+            issued_identity(self.folder / "state", parties.operator("ann", Rights.OPERATOR)).save(self._identity)
 
     def start_agent(self, region: str) -> None:
         words = ["--region", region, "--coordinator", self.address, "--shared-cores", "--work-dir", str(self.work)]
         words += ["--state-dir", str(self.state_dir(region)), *(["--wan", self._wan] if self._wan else [])]
         words += ["--replica-store", f"file://{self.work}/replicas"]
-        self.start(region, "agent", "run", "--plaintext", *words)
+        # One that is a member already does not use it.
+        token = issued_token(self.folder / "state", self.address, parties.region(region))
+        self.start(region, "agent", "run", *words, **{TOKEN_VARIABLE: token})
 
     def state_dir(self, region: str) -> Path:
         return self.folder / f"state-{region}"
 
     def run(self, *words: str) -> str:
         """Run a command of an operator to its end and return its output."""
-        own = {**environment(self.folder), "PERIPLUS_COORDINATOR": self.address}
+        own = {**environment(self.folder), "PERIPLUS_COORDINATOR": self.address, VARIABLE: str(self._identity)}
         command = [sys.executable, "-m", "periplus", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=own, cwd=self.folder)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
@@ -125,7 +137,8 @@ class OperatedFleet:
         """Call the coordinator. Raises: Unreachable if it does not answer."""
 
         async def answered() -> Any:
-            async with connect(self.address) as remote:
+            user = Secured(identity=Identity.load(self._identity), peer=COORDINATOR)
+            async with connect(self.address, Access(secured=user)) as remote:
                 return await call(remote)
 
         return asyncio.run_coroutine_threadsafe(answered(), self._loop).result()
