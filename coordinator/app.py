@@ -19,7 +19,7 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
-from coordinator.exported import coordinator_samples
+from coordinator.exported.samples import coordinator_samples
 from coordinator.members.membership import Membership
 from coordinator.planning import architecture_of, planned
 from coordinator.service import CoordinatorService
@@ -29,8 +29,9 @@ from coordinator.writer import Writer
 from periplus import clock
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
+from periplus.net.health import OVERALL, answering_probes
 from periplus.net.tokens import TokenGuard, read_token
-from periplus.pb.v1 import control_pb2_grpc
+from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.process.exported_metrics import COORDINATOR_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.metrics_endpoint import exporting
@@ -46,6 +47,8 @@ from planner.simulated_plan import simulated_plan
 from planner.solve import Thinking, plan_job
 
 log = logging.getLogger(__name__)
+
+COORDINATOR = control_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
 
 STOP_GRACE_S = 2.0
 """Seconds that open streams have to deliver their last message when the server stops; chosen by hand."""
@@ -75,9 +78,8 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
         async with address_resolver(config.region, config.wan or None, token) as resolver:
             await resolver.announce(address)
         with rpc.ungrouped():
-            async with served(config, server, store, membership) as metrics:
-                addresses = {"coordinator": address} | ({"metrics": metrics} if metrics else {})
-                return await _until_stopped(addresses, ready_file, stop_on_stdin_eof)
+            async with served(config, server, store, membership) as others:
+                return await _until_stopped({"coordinator": address, **others}, ready_file, stop_on_stdin_eof)
 
 
 def _token_admission(file: Path | None) -> rpc.Admission | None:
@@ -102,23 +104,23 @@ async def _until_stopped(
 
 
 @asynccontextmanager
-async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[str]:
+async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[dict[str, str]]:
     """Run a coordinator without identities behind `server`, which is already bound to its port.
 
     Both stop when the context ends.
 
-    Yield the address at which its metrics are served, or an empty text. Raises: Conflict if another coordinator uses
-    the state directory or the metrics' port is in use, ConfigError, StorageError.
+    Yield the addresses of its metrics and its health service, by these names, if it has them. Raises: Conflict if
+    another coordinator uses the state directory or a port is in use, ConfigError, StorageError.
     """
     with contextlib.closing(open_store(config.state_dir)) as store:
-        async with served(config, server, store, None) as metrics:
-            yield metrics
+        async with served(config, server, store, None) as others:
+            yield others
 
 
 @asynccontextmanager
 async def served(
     config: CoordinatorConfig, server: grpc.aio.Server, store: Store, membership: Membership | None
-) -> AsyncIterator[str]:
+) -> AsyncIterator[dict[str, str]]:
     now_s, authority = _steady_unix_s(), store.authority()
     public_key, version = authority.public_key.hex(), importlib.metadata.version("periplus")
     log_event(log, logging.INFO, "job_authority", public_key=public_key, state_dir=config.state_dir or "none")
@@ -134,13 +136,24 @@ async def served(
     def samples() -> Iterator[ExportedSample]:
         return coordinator_samples(writer.state, now_s(), version)
 
+    serves = asyncio.Event()
+
+    def health() -> dict[str, bool]:
+        return dict.fromkeys((OVERALL, COORDINATOR), serves.is_set())
+
     # The server starts after the writer's tasks, because its calls wait for events to be applied.
-    async with exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics, asyncio.TaskGroup() as tasks:
+    async with (
+        exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics,
+        answering_probes(config.health_listen, health) as probed,
+        asyncio.TaskGroup() as tasks,
+    ):
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
         try:
             await server.start()
-            yield metrics
+            serves.set()
+            yield {name: at for name, at in (("metrics", metrics), ("health", probed)) if at}
         finally:
+            serves.clear()
             # Open streams end first, with an error that tells agents and watchers to try again. The server then has
             # only short calls to wait for, and they still need the writer. The tasks run without end, so that they must
             # be cancelled.

@@ -111,6 +111,14 @@ def restore(state_dir: Path, file: Path) -> int:
     type=HOST_PORT,
     help="Where Prometheus scrapes the coordinator's metrics (docs/exported-metrics.md)  [default: nowhere]",
 )
+@click.option(
+    "--health",
+    "health_listen",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where probes reach the health service of gRPC, in plain text  [default: nowhere]",
+)
 @click.option("--region", default="", metavar="NAME", help="Region of the coordinator; only with --wan.")
 @click.option(
     "--wan",
@@ -153,6 +161,7 @@ def restore(state_dir: Path, file: Path) -> int:
 def run(
     listen: str,
     metrics_listen: str,
+    health_listen: str,
     region: str,
     wan: str,
     state_dir: Path | None,
@@ -169,6 +178,7 @@ def run(
         CoordinatorConfig(
             listen=listen,
             metrics_listen=metrics_listen,
+            health_listen=health_listen,
             region=region,
             wan=wan,
             state_dir=state_dir,

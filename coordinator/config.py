@@ -19,6 +19,10 @@ class CoordinatorConfig(Config):
     metrics_listen: str = ""
     """host:port of the HTTP endpoint for Prometheus; empty for none, and with port 0 the system chooses a port."""
 
+    health_listen: str = ""
+    """host:port of the health service of gRPC, in plain text; empty for none, and with port 0 the system chooses a
+    port."""
+
     wan: str = ""
     """Control address of the WAN emulator; empty when the coordinator uses the real network."""
 
@@ -60,9 +64,10 @@ class CoordinatorConfig(Config):
 
 def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     """Return the configuration unchanged if its settings agree. Raises: ConfigError if they contradict each other."""
-    for option, address in (("--listen", config.listen), ("--metrics", config.metrics_listen)):
+    addresses = (("--listen", config.listen), ("--metrics", config.metrics_listen), ("--health", config.health_listen))
+    for option, address in addresses:
         host, _, port = address.rpartition(":")
-        is_off = option == "--metrics" and not address
+        is_off = option != "--listen" and not address
         if not is_off and (not host or not port.isdigit() or int(port) > 65535):
             raise ConfigError(f"{option} {address!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
     emulates = bool(config.wan)  # the emulator is asked with the token
