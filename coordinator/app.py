@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
+from coordinator.exported.mqtt_publisher import MqttBroker, MqttPublisher, publishing
 from coordinator.exported.samples import coordinator_samples
 from coordinator.members.membership import Membership
 from coordinator.planning import architecture_of, planned
@@ -27,6 +29,7 @@ from coordinator.state import JobRequest, Settings, State
 from coordinator.store import Store, open_store
 from coordinator.writer import Writer
 from periplus import clock
+from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.health import OVERALL, answering_probes
@@ -127,6 +130,7 @@ async def served(
     state = store.load(State(settings=_settings(config), authority_key=public_key), now_s())
     num_live = sum(not job.ended for job in state.jobs.values())
     text = f"version {version}; {len(state.regions)} regions and {len(state.jobs)} jobs are known, {num_live} not ended"
+    before_start = store.newest_event()
     store.write((), [FleetEvent(FleetEventKind.COORDINATOR_STARTED, text)], now_s())
     log_event(log, logging.INFO, "coordinator_started", text=text)
     writer = Writer(state, store, now_s, _plan)
@@ -136,6 +140,7 @@ async def served(
     def samples() -> Iterator[ExportedSample]:
         return coordinator_samples(writer.state, now_s(), version)
 
+    publisher = _mqtt_publisher(config, writer, before_start, version)
     serves = asyncio.Event()
 
     def health() -> dict[str, bool]:
@@ -145,6 +150,7 @@ async def served(
     async with (
         exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics,
         answering_probes(config.health_listen, health) as probed,
+        publishing(publisher),
         asyncio.TaskGroup() as tasks,
     ):
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
@@ -161,6 +167,28 @@ async def served(
             await server.stop(STOP_GRACE_S)
             for task in running:
                 task.cancel()
+
+
+def _mqtt_publisher(config: CoordinatorConfig, writer: Writer, after: int, version: str) -> MqttPublisher | None:
+    if not config.mqtt:
+        return None
+    broker = MqttBroker(
+        address=config.mqtt,
+        prefix=config.mqtt_topic,
+        user=config.mqtt_user,
+        password=_password(config.mqtt_password_file) if config.mqtt_password_file else "",
+        uses_tls=config.mqtt_tls,
+    )
+    return MqttPublisher(
+        broker, writer, after=after, version=version, started_s=clock.unix_s(), jitter=random.Random().random
+    )
+
+
+def _password(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read --mqtt-password-file {file}: {error}") from error
 
 
 def _settings(config: CoordinatorConfig) -> Settings:
