@@ -7,7 +7,15 @@ from math import nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.events import FleetEvent, FleetEventKind, HeartbeatSeen, InventoryChanged, RegionOrder, RegionOrdered
+from coordinator.events import (
+    FleetEvent,
+    FleetEventKind,
+    HeartbeatSeen,
+    InventoryChanged,
+    RegionOrder,
+    RegionOrdered,
+    StepRecorded,
+)
 from coordinator.exported.mqtt_messages import (
     MqttMessage,
     encoded,
@@ -58,7 +66,7 @@ def test_a_heartbeat_tells_nothing_and_a_changed_device_its_region(run: Run) -> 
 def test_a_mode_and_a_policy_are_told(run: Run) -> None:
     before = run.state
     run.do(RegionOrdered("us", RegionOrder.CORDON))
-    run.records(record(3))
+    run.do(StepRecorded(run.stamp("eu"), "j", record(3)))
     found = told(before, run.state)
     assert set(found) == {"p/regions/us", "p/jobs/j"}
     assert json.loads(found["p/regions/us"].text)["mode"] == "cordoned"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -43,12 +44,12 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
 def test_a_late_subscriber_gets_presence_and_states_and_then_events_in_order(tmp_path: Path) -> None:
     async def scene(broker: Mosquitto) -> None:
         async with subscribed(broker) as early, coordinator(broker.address) as address:
-            async with FakeAgent(address, "eu"), FakeAgent(address, "aws/us+1"):
+            async with FakeAgent(address, "eu"), FakeAgent(address, "aws:us"):
                 await early.until(lambda: len(early.all("periplus/events")) == 3)
                 async with subscribed(broker) as late:
                     await late.until(lambda: len(late.newest) == 3)
                     assert late.json("periplus/coordinator")["online"] is True
-                    assert late.json("periplus/regions/aws%2Fus%2B1")["region"] == "aws/us+1"
+                    assert late.json("periplus/regions/aws:us")["region"] == "aws:us"
                     region = late.json("periplus/regions/eu")
                     assert (region["connected"], region["epoch"], region["devices"][0]["count"]) == (True, 1, 2)
             await early.until(lambda: early.json("periplus/regions/eu")["connected"] is False)
@@ -109,28 +110,21 @@ def test_without_any_broker_a_coordinator_serves_and_stops(tmp_path: Path) -> No
         broker = Mosquitto(tmp_path)
         async with coordinator(broker.address) as address, FakeAgent(address, "eu"):
             with broker:  # it comes later
-                broker_is_late = asyncio.get_running_loop().time()
                 async with subscribed(broker) as late:
                     await late.until(lambda: late.json("periplus/regions/eu").get("connected") is True)
-                    assert len(late.all("periplus/events")) >= 0
-                assert asyncio.get_running_loop().time() - broker_is_late < 60
+                    await late.until(lambda: len(late.all("periplus/events")) == 2)
         async with coordinator(broker.address) as address, FakeAgent(address, "eu"):
             pass
 
     play(scene)
 
 
-def test_a_broker_that_accepts_and_says_nothing_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_that_accepts_and_says_nothing_holds_up_nobody() -> None:
     async def scene() -> None:
-        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read()
-            writer.close()
-
-        mute = await asyncio.start_server(silent, "127.0.0.1", 0)
-        host, port = mute.sockets[0].getsockname()[:2]
-        async with coordinator(f"{host}:{port}") as address, FakeAgent(address, "eu"):
-            pass
-        mute.close()
+        with socket.create_server(("127.0.0.1", 0)) as mute:  # the kernel accepts, and nobody reads
+            host, port = mute.getsockname()
+            async with coordinator(f"{host}:{port}") as address, FakeAgent(address, "eu"):
+                pass
 
     began_s = time.monotonic()
     play(scene)
@@ -154,13 +148,16 @@ def test_a_broker_may_want_a_user_and_a_password(tmp_path: Path) -> None:
     play(scene)
 
 
+def started(home: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "periplus", "coordinator", "run", *words]
+    return subprocess.Popen(command, env=environment(home))
+
+
 def test_the_last_will_of_a_killed_coordinator_is_published(tmp_path: Path) -> None:
     async def scene() -> None:
         with Mosquitto(tmp_path) as broker:
             words = ["--plaintext", "--listen", "127.0.0.1:0", "--mqtt", broker.address, "--log-level", "error"]
-            process = subprocess.Popen(
-                [sys.executable, "-m", "periplus", "coordinator", "run", *words], env=environment(tmp_path)
-            )
+            process = started(tmp_path, *words)
             try:
                 async with subscribed(broker, "periplus/coordinator") as found:
                     await found.until(lambda: found.json("periplus/coordinator").get("online") is True)
