@@ -154,7 +154,10 @@ class MqttPublisher:
             self._connected = True
             log_event(log, logging.INFO, "mqtt_connected", broker=broker.address)
             losing = tasks.create_task(_until_lost(client))
-            await self._tell(client)
+            try:
+                await self._tell(client)
+            finally:
+                client.timeout = STOP_S  # for the end of the connection
             losing.cancel()
 
     async def _tell(self, client: "aiomqtt.Client") -> None:
@@ -181,10 +184,8 @@ class MqttPublisher:
             log_event(log, logging.WARNING, "mqtt_events_dropped", num_events=self._num_dropped)
             self._num_dropped = 0
         while first := list(self._events)[:AT_ONCE]:
-            await self._publish(
-                client,
-                [event_message(stored.number, stored.time_s, stored.event, self._broker.prefix) for stored in first],
-            )
+            messages = [event_message(each.number, each.time_s, each.event, self._broker.prefix) for each in first]
+            await self._publish(client, messages)
             # Later ones may have pushed some of these out meanwhile.
             while self._events and self._events[0].number <= first[-1].number:
                 self._events.popleft()

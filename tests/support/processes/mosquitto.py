@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -16,6 +17,14 @@ import aiomqtt
 import pytest
 
 START_S = 20.0
+
+
+def program(name: str) -> str:
+    """Return the path of a program of mosquitto. Skips the test where there is none."""
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
+    if found is None:
+        pytest.skip(f"{name} is not installed here")
+    return found
 
 
 class Mosquitto(AbstractContextManager["Mosquitto"]):
@@ -33,10 +42,7 @@ class Mosquitto(AbstractContextManager["Mosquitto"]):
 
     def start(self) -> None:
         """Start the broker, or start it again, and wait until it listens."""
-        program = shutil.which("mosquitto", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
-        if program is None:
-            pytest.skip("mosquitto is not installed here")
-        self._process = subprocess.Popen([program, "-c", self._file], stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen([program("mosquitto"), "-c", self._file], stderr=subprocess.DEVNULL)
         for _ in range(int(START_S / 0.02)):
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=START_S).close()
@@ -45,6 +51,11 @@ class Mosquitto(AbstractContextManager["Mosquitto"]):
                 assert self._process.poll() is None, "mosquitto ended"
                 time.sleep(0.02)
         raise AssertionError("mosquitto does not listen")
+
+    def freeze(self, frozen: bool) -> None:
+        """Let the broker answer nothing, or let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if frozen else signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill the broker, if it runs."""
