@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -179,9 +178,7 @@ def _mqtt_publisher(config: CoordinatorConfig, writer: Writer, after: int, versi
         password=_password(config.mqtt_password_file) if config.mqtt_password_file else "",
         uses_tls=config.mqtt_tls,
     )
-    return MqttPublisher(
-        broker, writer, after=after, version=version, started_s=clock.unix_s(), jitter=random.Random().random
-    )
+    return MqttPublisher(broker, writer, after=after, version=version, started_s=clock.unix_s())
 
 
 def _password(file: Path) -> str:

@@ -6,7 +6,7 @@ a job that is forgotten is cleared by an empty retained message. Nothing that ch
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from coordinator.events import FleetEvent
@@ -89,17 +89,7 @@ def job_text(job: Job) -> str:
 
 def event_message(number: int, time_s: float, event: FleetEvent, prefix: str) -> MqttMessage:
     """Return the message of an event of the fleet. Its number tells a subscriber which it has had already."""
-    text = finite_json.dumps(
-        {
-            "number": number,
-            "time_s": time_s,
-            "kind": event.kind,
-            "text": event.text,
-            "job_id": event.job_id,
-            "region": event.region,
-            "actor": event.actor,
-        }
-    )
+    text = finite_json.dumps({"number": number, "time_s": time_s, **asdict(event)})
     return MqttMessage(topic=f"{prefix}/events", text=text)
 
 

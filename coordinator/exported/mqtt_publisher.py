@@ -14,16 +14,17 @@ import contextlib
 import logging
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coordinator.exported.mqtt_messages import MqttMessage, event_message, presence, state_messages, step_message
+from coordinator.state import State
 from coordinator.store import StoredEvent
 from coordinator.writer import Writer
 from periplus import errors
-from periplus.errors import ConfigError, Unreachable
+from periplus.errors import ConfigError
 from periplus.process.backoff import Backoff
 from periplus.process.telemetry import event as log_event
 from periplus.values.record import Record, RecordKind
@@ -46,11 +47,7 @@ LOOKS_PER_STEP = 4
 """Looks for each at which steps are published: one message a second for a job."""
 
 RECONNECT = Backoff(first_s=0.5, longest_s=30.0)
-"""Upper limits of the pauses before another attempt to connect; each pause is random below its limit. Chosen by hand.
-"""
-
-SHORTEST_PAUSE_S = 0.1
-"""Seconds that are added to each random pause, so that a broker is never dialled again at once. Chosen by hand."""
+"""Pauses before another attempt to connect. Chosen by hand: a fleet has one coordinator, which need not draw them."""
 
 ANSWER_S = 5.0
 """Seconds in which the broker must acknowledge a message. Chosen by hand."""
@@ -74,27 +71,17 @@ class MqttBroker:
 
 
 class MqttPublisher:
-    """Tells one broker the state of a writer. Its events begin above the number `after`.
+    """Tells one broker the state of a writer, and the events above the number `after`.
 
-    `started_s` is the Unix time of the coordinator's start, and `jitter()` is uniform in [0, 1).
+    `started_s` is the Unix time of the coordinator's start.
     """
 
-    def __init__(
-        self,
-        broker: MqttBroker,
-        writer: Writer,
-        *,
-        after: int,
-        version: str,
-        started_s: float,
-        jitter: Callable[[], float],
-    ) -> None:
-        self._broker, self._writer, self._jitter = broker, writer, jitter
+    def __init__(self, broker: MqttBroker, writer: Writer, *, after: int, version: str, started_s: float) -> None:
+        self._broker, self._writer, self._after = broker, writer, after
         self._events: deque[StoredEvent] = deque(maxlen=MAX_EVENTS)
-        self._after, self._num_dropped = after, 0
         self._online = presence(broker.prefix, online=True, version=version, started_s=started_s)
         self._offline = presence(broker.prefix, online=False, version=version, started_s=started_s)
-        self._retained: set[str] = set()  # topics that may have a message of this process
+        self._told: State | None = None
         self._sequences: dict[str, int] = {}  # of the last event of each job that was looked at for a step
         self._connected = False
         self._stopping = asyncio.Event()
@@ -104,17 +91,14 @@ class MqttPublisher:
         self._stopping.set()
 
     async def collect(self) -> None:
-        """Queue the events of the fleet until the writer is closed."""
-        while not self._stopping.is_set():
+        """Queue the events of the fleet until cancelled."""
+        while True:
             try:
                 async for stored in self._writer.follow_events(self._after, job_id="", region="", past_only=False):
-                    self._num_dropped += len(self._events) == MAX_EVENTS
                     self._events.append(stored)
                     self._after = stored.number
-            except Unreachable:
-                return
-            except errors.StorageError as error:
-                log_event(log, logging.ERROR, "events_not_read", why=error)
+            except errors.PeriplusError as error:  # the disk failed, or the writer is closed
+                log_event(log, logging.INFO, "events_not_followed", why=error)
                 await asyncio.sleep(RECONNECT.longest_s)
 
     async def run(self) -> None:
@@ -128,8 +112,7 @@ class MqttPublisher:
                 why = errors.explained_error(errors.leaves(group)[0])
                 log_event(log, logging.WARNING, "mqtt_lost", broker=self._broker.address, why=why)
             failures = 0 if self._connected else failures + 1
-            pause_s = SHORTEST_PAUSE_S + self._jitter() * RECONNECT.pause_s(failures)
-            await self._stopped_within(pause_s)
+            await self._stopped_within(RECONNECT.pause_s(failures))
 
     async def _connection(self) -> None:
         import aiomqtt
@@ -161,63 +144,46 @@ class MqttPublisher:
             losing.cancel()
 
     async def _tell(self, client: "aiomqtt.Client") -> None:
-        prefix, told, num_looks = self._broker.prefix, None, 0
-        await self._publish(client, [self._online])
+        prefix, num_looks, messages = self._broker.prefix, 0, [self._online]
         while True:
             is_last, state = self._stopping.is_set(), self._writer.state
-            messages = list(state_messages(told, state, prefix))
-            if told is None:  # what was forgotten while there was no connection
-                gone = self._retained - {message.topic for message in (self._online, *messages)}
-                messages += [MqttMessage(topic=topic, text="", retain=True) for topic in gone]
-            await self._publish(client, messages)
-            told = state
-            await self._publish_events(client)
-            if num_looks % LOOKS_PER_STEP == 0:
-                await self._publish(client, [step_message(*found, prefix) for found in await self._steps()])
+            changes = list(state_messages(self._told, state, prefix))
+            if num_looks == 0:  # all states, and what was forgotten while there was no connection
+                messages += state_messages(None, state, prefix)
+                changes = [message for message in changes if not message.text]
+            await self._publish(client, [*messages, *changes])
+            self._told, messages = state, []
+            while first := list(self._events)[:AT_ONCE]:
+                await self._publish(
+                    client, [event_message(each.number, each.time_s, each.event, prefix) for each in first]
+                )
+                # Later ones may have pushed some of these out meanwhile.
+                while self._events and self._events[0].number <= first[-1].number:
+                    self._events.popleft()
+            if is_last or num_looks % LOOKS_PER_STEP == 0:
+                await self._publish(client, [step_message(*found, prefix) for found in await self._steps(state)])
             num_looks += 1
             if is_last:
                 return await self._publish(client, [self._offline])
             await self._stopped_within(LOOK_S)
 
-    async def _publish_events(self, client: "aiomqtt.Client") -> None:
-        if self._num_dropped:
-            log_event(log, logging.WARNING, "mqtt_events_dropped", num_events=self._num_dropped)
-            self._num_dropped = 0
-        while first := list(self._events)[:AT_ONCE]:
-            messages = [event_message(each.number, each.time_s, each.event, self._broker.prefix) for each in first]
-            await self._publish(client, messages)
-            # Later ones may have pushed some of these out meanwhile.
-            while self._events and self._events[0].number <= first[-1].number:
-                self._events.popleft()
-
-    async def _steps(self) -> list[tuple[str, Record]]:
+    async def _steps(self, state: State) -> list[tuple[str, Record]]:
         """Return the newest step of each job that has one since the last look."""
-        jobs, found = self._writer.state.jobs, []
-        self._sequences = {job_id: last for job_id, last in self._sequences.items() if job_id in jobs}
-        for job in jobs.values():
-            if job.ended and job.job_id not in self._sequences:
-                continue
-            newest = None
-            async for event in self._writer.follow(job.job_id, self._sequences.get(job.job_id, 0), past_only=True):
-                self._sequences[job.job_id] = event.sequence
+        found: dict[str, Record] = {}
+        self._sequences = {job_id: last for job_id, last in self._sequences.items() if job_id in state.jobs}
+        for job_id in (id_ for id_, job in state.jobs.items() if not job.ended or id_ in self._sequences):
+            async for event in self._writer.follow(job_id, self._sequences.get(job_id, 0), past_only=True):
+                self._sequences[job_id] = event.sequence
                 if isinstance(event.news, Record) and event.news.kind is RecordKind.STEP:
-                    newest = event.news
-            if newest is not None:
-                found.append((job.job_id, newest))
-            if job.ended:
-                self._sequences.pop(job.job_id, None)
-        return found
+                    found[job_id] = event.news
+        return list(found.items())
 
-    async def _publish(self, client: "aiomqtt.Client", messages: Iterable[MqttMessage]) -> None:
+    async def _publish(self, client: "aiomqtt.Client", messages: Sequence[MqttMessage]) -> None:
         """Publish messages in order, a few at once: each waits for the broker's acknowledgement."""
-        left = list(messages)
-        while left:
-            self._retained |= {message.topic for message in left[:AT_ONCE] if message.retain and message.text}
+        for start in range(0, len(messages), AT_ONCE):
             async with asyncio.TaskGroup() as tasks:
-                for message in left[:AT_ONCE]:
+                for message in messages[start : start + AT_ONCE]:
                     tasks.create_task(client.publish(message.topic, message.text, message.qos, message.retain))
-            self._retained -= {message.topic for message in left[:AT_ONCE] if not message.text}
-            del left[:AT_ONCE]
 
     async def _stopped_within(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
