@@ -1,9 +1,9 @@
 """Publishes a coordinator's states and events to an MQTT broker, and never reads from it.
 
 A broker that is lost, slow or refuses changes nothing of the runtime. States are not queued: a connection begins with
-all of them, and then gets the difference between the last state that it was told and the present one. Events wait in a
-queue of `MAX_EVENTS`, which drops the oldest. So a slow broker gets fewer states, and the newest. This module is the
-only one that knows aiomqtt (extra `mqtt`), and imports it only where a broker is named.
+all of them, and then gets the difference between the last state that it was told and the present one. So a slow broker
+gets fewer states, and the newest. Events are read from the store at each look, into a queue of `MAX_EVENTS` that drops
+the oldest. This module is the only one that knows aiomqtt (extra `mqtt`), and imports it only where a broker is named.
 
 Every coordinator of a fleet has the same client id. So the broker ends the connection of an earlier one, and publishes
 its last will, before the next one says that it is there.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_EVENTS = 1024
-"""Events that wait for the broker, and the older ones are dropped. Chosen by hand: some hundred kilobytes."""
+"""Events that a broker is told of those that it missed, the newest. Chosen by hand: some hundred kilobytes."""
 
 AT_ONCE = 8
 """Messages that may wait for the broker's acknowledgement together; aiomqtt warns of more than 10."""
@@ -90,17 +90,6 @@ class MqttPublisher:
         """Let `run` return once the broker knows the present state, and that this coordinator is gone."""
         self._stopping.set()
 
-    async def collect(self) -> None:
-        """Queue the events of the fleet until cancelled."""
-        while True:
-            try:
-                async for stored in self._writer.follow_events(self._after, job_id="", region="", past_only=False):
-                    self._events.append(stored)
-                    self._after = stored.number
-            except errors.PeriplusError as error:  # the disk failed, or the writer is closed
-                log_event(log, logging.INFO, "events_not_followed", why=error)
-                await asyncio.sleep(RECONNECT.longest_s)
-
     async def run(self) -> None:
         """Keep a connection to the broker until stopped."""
         failures = 0
@@ -153,19 +142,24 @@ class MqttPublisher:
                 changes = [message for message in changes if not message.text]
             await self._publish(client, [*messages, *changes])
             self._told, messages = state, []
-            while first := list(self._events)[:AT_ONCE]:
-                await self._publish(
-                    client, [event_message(each.number, each.time_s, each.event, prefix) for each in first]
-                )
-                # Later ones may have pushed some of these out meanwhile.
-                while self._events and self._events[0].number <= first[-1].number:
-                    self._events.popleft()
+            await self._publish_events(client)
             if is_last or num_looks % LOOKS_PER_STEP == 0:
                 await self._publish(client, [step_message(*found, prefix) for found in await self._steps(state)])
             num_looks += 1
             if is_last:
                 return await self._publish(client, [self._offline])
             await self._stopped_within(LOOK_S)
+
+    async def _publish_events(self, client: "aiomqtt.Client") -> None:
+        """Publish the events since the last look, of which the newest few wait if the broker has missed many."""
+        async for stored in self._writer.follow_events(self._after, job_id="", region="", past_only=True):
+            self._events.append(stored)
+            self._after = stored.number
+        while first := list(self._events)[:AT_ONCE]:
+            prefix = self._broker.prefix
+            await self._publish(client, [event_message(e.number, e.time_s, e.event, prefix) for e in first])
+            for _ in first:  # they stay until the broker has acknowledged them
+                self._events.popleft()
 
     async def _steps(self, state: State) -> list[tuple[str, Record]]:
         """Return the newest step of each job that has one since the last look."""
@@ -208,11 +202,10 @@ async def publishing(publisher: MqttPublisher | None) -> AsyncIterator[None]:
     except ImportError as error:
         raise ConfigError("--mqtt needs the extra `mqtt`: pip install 'periplus[mqtt]'") from error
     async with asyncio.TaskGroup() as tasks:
-        telling, collecting = tasks.create_task(publisher.run()), tasks.create_task(publisher.collect())
+        telling = tasks.create_task(publisher.run())
         try:
             yield
         finally:
             publisher.stop()
             await asyncio.wait({telling}, timeout=STOP_S)
             telling.cancel()
-            collecting.cancel()
