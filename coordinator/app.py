@@ -19,7 +19,8 @@ import grpc.aio
 
 from coordinator.config import CoordinatorConfig
 from coordinator.events import FleetEvent, FleetEventKind, PlanFinished, RunPlanner
-from coordinator.exported import coordinator_samples
+from coordinator.exported.mqtt_publisher import MqttBroker, MqttPublisher, publishing
+from coordinator.exported.samples import coordinator_samples
 from coordinator.members.membership import Membership
 from coordinator.planning import architecture_of, planned
 from coordinator.service import CoordinatorService
@@ -27,10 +28,12 @@ from coordinator.state import JobRequest, Settings, State
 from coordinator.store import Store, open_store
 from coordinator.writer import Writer
 from periplus import clock
+from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from periplus.net import rpc
+from periplus.net.health import OVERALL, answering_probes
 from periplus.net.tokens import TokenGuard, read_token
-from periplus.pb.v1 import control_pb2_grpc
+from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from periplus.process.exported_metrics import COORDINATOR_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
 from periplus.process.metrics_endpoint import exporting
@@ -46,6 +49,8 @@ from planner.simulated_plan import simulated_plan
 from planner.solve import Thinking, plan_job
 
 log = logging.getLogger(__name__)
+
+COORDINATOR = control_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
 
 STOP_GRACE_S = 2.0
 """Seconds that open streams have to deliver their last message when the server stops; chosen by hand."""
@@ -75,9 +80,8 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
         async with address_resolver(config.region, config.wan or None, token) as resolver:
             await resolver.announce(address)
         with rpc.ungrouped():
-            async with served(config, server, store, membership) as metrics:
-                addresses = {"coordinator": address} | ({"metrics": metrics} if metrics else {})
-                return await _until_stopped(addresses, ready_file, stop_on_stdin_eof)
+            async with served(config, server, store, membership) as others:
+                return await _until_stopped({"coordinator": address, **others}, ready_file, stop_on_stdin_eof)
 
 
 def _token_admission(file: Path | None) -> rpc.Admission | None:
@@ -102,29 +106,30 @@ async def _until_stopped(
 
 
 @asynccontextmanager
-async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[str]:
+async def serving(config: CoordinatorConfig, server: grpc.aio.Server) -> AsyncIterator[dict[str, str]]:
     """Run a coordinator without identities behind `server`, which is already bound to its port.
 
     Both stop when the context ends.
 
-    Yield the address at which its metrics are served, or an empty text. Raises: Conflict if another coordinator uses
-    the state directory or the metrics' port is in use, ConfigError, StorageError.
+    Yield the addresses of its metrics and its health service, by these names, if it has them. Raises: Conflict if
+    another coordinator uses the state directory or a port is in use, ConfigError, StorageError.
     """
     with contextlib.closing(open_store(config.state_dir)) as store:
-        async with served(config, server, store, None) as metrics:
-            yield metrics
+        async with served(config, server, store, None) as others:
+            yield others
 
 
 @asynccontextmanager
 async def served(
     config: CoordinatorConfig, server: grpc.aio.Server, store: Store, membership: Membership | None
-) -> AsyncIterator[str]:
+) -> AsyncIterator[dict[str, str]]:
     now_s, authority = _steady_unix_s(), store.authority()
     public_key, version = authority.public_key.hex(), importlib.metadata.version("periplus")
     log_event(log, logging.INFO, "job_authority", public_key=public_key, state_dir=config.state_dir or "none")
     state = store.load(State(settings=_settings(config), authority_key=public_key), now_s())
     num_live = sum(not job.ended for job in state.jobs.values())
     text = f"version {version}; {len(state.regions)} regions and {len(state.jobs)} jobs are known, {num_live} not ended"
+    before_start = store.newest_event()
     store.write((), [FleetEvent(FleetEventKind.COORDINATOR_STARTED, text)], now_s())
     log_event(log, logging.INFO, "coordinator_started", text=text)
     writer = Writer(state, store, now_s, _plan)
@@ -134,13 +139,26 @@ async def served(
     def samples() -> Iterator[ExportedSample]:
         return coordinator_samples(writer.state, now_s(), version)
 
+    publisher = _mqtt_publisher(config, writer, before_start, version)
+    serves = asyncio.Event()
+
+    def health() -> dict[str, bool]:
+        return dict.fromkeys((OVERALL, COORDINATOR), serves.is_set())
+
     # The server starts after the writer's tasks, because its calls wait for events to be applied.
-    async with exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics, asyncio.TaskGroup() as tasks:
+    async with (
+        exporting(config.metrics_listen, COORDINATOR_METRICS, samples) as metrics,
+        answering_probes(config.health_listen, health) as probed,
+        publishing(publisher),
+        asyncio.TaskGroup() as tasks,
+    ):
         running = [tasks.create_task(work()) for work in (writer.run, writer.run_planner, writer.run_ticks)]
         try:
             await server.start()
-            yield metrics
+            serves.set()
+            yield {name: at for name, at in (("metrics", metrics), ("health", probed)) if at}
         finally:
+            serves.clear()
             # Open streams end first, with an error that tells agents and watchers to try again. The server then has
             # only short calls to wait for, and they still need the writer. The tasks run without end, so that they must
             # be cancelled.
@@ -148,6 +166,26 @@ async def served(
             await server.stop(STOP_GRACE_S)
             for task in running:
                 task.cancel()
+
+
+def _mqtt_publisher(config: CoordinatorConfig, writer: Writer, after: int, version: str) -> MqttPublisher | None:
+    if not config.mqtt:
+        return None
+    broker = MqttBroker(
+        address=config.mqtt,
+        prefix=config.mqtt_topic,
+        user=config.mqtt_user,
+        password=_password(config.mqtt_password_file) if config.mqtt_password_file else "",
+        uses_tls=config.mqtt_tls,
+    )
+    return MqttPublisher(broker, writer, after=after, version=version, started_s=clock.unix_s())
+
+
+def _password(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read --mqtt-password-file {file}: {error}") from error
 
 
 def _settings(config: CoordinatorConfig) -> Settings:

@@ -111,6 +111,30 @@ def restore(state_dir: Path, file: Path) -> int:
     type=HOST_PORT,
     help="Where Prometheus scrapes the coordinator's metrics (docs/exported-metrics.md)  [default: nowhere]",
 )
+@click.option(
+    "--health",
+    "health_listen",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where probes reach the health service of gRPC, in plain text  [default: nowhere]",
+)
+@click.option(
+    "--mqtt",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="MQTT broker that is told the state of the fleet (docs/mqtt.md)  [default: none]",
+)
+@click.option("--mqtt-user", default="", metavar="NAME", help="Name of the coordinator at the broker.")
+@click.option(
+    "--mqtt-password-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File of its password.",
+)
+@click.option("--mqtt-tls", is_flag=True, help="Use TLS to the broker, with the certificate authorities of the system.")
+@click.option("--mqtt-topic", default="periplus", show_default=True, metavar="PREFIX", help="Beginning of all topics.")
 @click.option("--region", default="", metavar="NAME", help="Region of the coordinator; only with --wan.")
 @click.option(
     "--wan",
@@ -153,6 +177,12 @@ def restore(state_dir: Path, file: Path) -> int:
 def run(
     listen: str,
     metrics_listen: str,
+    health_listen: str,
+    mqtt: str,
+    mqtt_user: str,
+    mqtt_password_file: Path | None,
+    mqtt_tls: bool,
+    mqtt_topic: str,
     region: str,
     wan: str,
     state_dir: Path | None,
@@ -169,6 +199,12 @@ def run(
         CoordinatorConfig(
             listen=listen,
             metrics_listen=metrics_listen,
+            health_listen=health_listen,
+            mqtt=mqtt,
+            mqtt_user=mqtt_user,
+            mqtt_password_file=mqtt_password_file,
+            mqtt_tls=mqtt_tls,
+            mqtt_topic=mqtt_topic,
             region=region,
             wan=wan,
             state_dir=state_dir,

@@ -1,5 +1,6 @@
 """The settings of one coordinator process: checked once in the command, logged at start, taken apart in `app.py`."""
 
+import re
 from pathlib import Path
 
 from pydantic import Field
@@ -18,6 +19,25 @@ class CoordinatorConfig(Config):
 
     metrics_listen: str = ""
     """host:port of the HTTP endpoint for Prometheus; empty for none, and with port 0 the system chooses a port."""
+
+    health_listen: str = ""
+    """host:port of the health service of gRPC, in plain text; empty for none, and with port 0 the system chooses a
+    port."""
+
+    mqtt: str = ""
+    """host:port of the MQTT broker that is told the state of the fleet (docs/mqtt.md); empty for none."""
+
+    mqtt_user: str = ""
+    """Name by which the broker knows the coordinator; empty for none."""
+
+    mqtt_password_file: Path | None = None
+    """File of the password for the broker; None for none."""
+
+    mqtt_tls: bool = False
+    """Whether the connection to the broker uses TLS, with the certificate authorities of the system."""
+
+    mqtt_topic: str = "periplus"
+    """Beginning of all topics, such as `site/periplus`."""
 
     wan: str = ""
     """Control address of the WAN emulator; empty when the coordinator uses the real network."""
@@ -60,11 +80,23 @@ class CoordinatorConfig(Config):
 
 def resolve(config: CoordinatorConfig) -> CoordinatorConfig:
     """Return the configuration unchanged if its settings agree. Raises: ConfigError if they contradict each other."""
-    for option, address in (("--listen", config.listen), ("--metrics", config.metrics_listen)):
+    addresses = (
+        ("--listen", config.listen),
+        ("--metrics", config.metrics_listen),
+        ("--health", config.health_listen),
+        ("--mqtt", config.mqtt),
+    )
+    for option, address in addresses:
         host, _, port = address.rpartition(":")
-        is_off = option == "--metrics" and not address
+        is_off = option != "--listen" and not address
         if not is_off and (not host or not port.isdigit() or int(port) > 65535):
             raise ConfigError(f"{option} {address!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::]:7070")
+    if not re.fullmatch(r"(?!\$)[^/+#\s][^+#\s]*(?<!/)", config.mqtt_topic):
+        raise ConfigError(f"--mqtt-topic {config.mqtt_topic!r} cannot begin a topic; take one such as site/periplus")
+    if not config.mqtt and (config.mqtt_user or config.mqtt_tls):
+        raise ConfigError("--mqtt-user and --mqtt-tls are for the broker of --mqtt HOST:PORT")
+    if config.mqtt_password_file and not config.mqtt_user:
+        raise ConfigError("--mqtt-password-file is given without --mqtt-user NAME")
     emulates = bool(config.wan)  # the emulator is asked with the token
     check_identified(
         "a coordinator", config.listen, plaintext=config.plaintext, token_file=None if emulates else config.token_file

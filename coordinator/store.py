@@ -236,6 +236,12 @@ class Store:
             for number, time_s, kind, job, at, actor, text in rows
         )
 
+    def newest_event(self) -> int:
+        """Return the number of the newest event, or 0. Raises: StorageError."""
+        with self._using() as connection:
+            ((number,),) = connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchall()
+        return int(number)
+
     def close(self) -> None:
         """Close the database and release the directory, once a write that has begun is done."""
         with self._turn:

@@ -28,10 +28,11 @@ from periplus.errors import ConfigError, PeriplusError
 from periplus.job.job_file import JobFile
 from periplus.net import parties, rpc
 from periplus.net.convert import inventory_to_pb
+from periplus.net.health import OVERALL, answering_probes
 from periplus.net.parties import COORDINATOR, Party
 from periplus.net.resolver import AddressResolver
 from periplus.net.tokens import read_token
-from periplus.pb.v1 import control_pb2, gateway_pb2_grpc
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
 from periplus.process.backoff import Backoff
 from periplus.process.exported_metrics import AGENT_METRICS, ExportedSample
 from periplus.process.lifecycle import ShutdownReason, wait_for_stop, write_ready_file
@@ -83,6 +84,8 @@ FINAL_REPORTS_S = 2.0
 DEVICES_S = 30.0
 """Seconds between two looks at the devices. A look waits for the driver. Chosen by hand."""
 
+GATEWAY = gateway_pb2.DESCRIPTOR.services_by_name["Gateway"].full_name
+
 RECONCILE_S = 0.2
 """Seconds between two looks at the processes. A person does not notice the delay, and the cost is negligible. Chosen by
 hand.
@@ -130,13 +133,17 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
 
         def ready() -> None:
             if ready_file is not None:
-                write_ready_file(ready_file, {"gateway": address} | ({"metrics": metrics} if metrics else {}))
+                optional = {"metrics": metrics, "health": health}
+                write_ready_file(ready_file, {"gateway": address} | {name: at for name, at in optional.items() if at})
 
         version = importlib.metadata.version("periplus")
         samples = on_loop(lambda: agent.samples(version))
         try:
             with rpc.ungrouped():
-                async with exporting(config.metrics_listen, AGENT_METRICS, samples) as metrics:
+                async with (
+                    exporting(config.metrics_listen, AGENT_METRICS, samples) as metrics,
+                    answering_probes(config.health_listen, agent.health) as health,
+                ):
                     return await agent.run(stop_on_stdin_eof, ready)
         finally:
             await server.stop(grace=0.5)
@@ -301,6 +308,11 @@ class Agent:
             sent_bytes=self._traffic.sent_bytes,
             hubs=map(self._hubs.get, self._hubs.job_ids()),
         )
+
+    def health(self) -> dict[str, bool]:
+        """Return whether the gateway serves, and whether there is a session with the coordinator, for probes."""
+        serves = not self._stopping
+        return {OVERALL: serves, GATEWAY: serves, "session": serves and self._session.connected.is_set()}
 
     def _send(self, message: control_pb2.AgentMessage) -> None:
         self._session.send(message)

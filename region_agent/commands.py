@@ -151,6 +151,14 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
     type=HOST_PORT,
     help="Where Prometheus scrapes the agent's metrics (docs/exported-metrics.md)  [default: nowhere]",
 )
+@click.option(
+    "--health",
+    "health_listen",
+    default="",
+    metavar="HOST:PORT",
+    type=HOST_PORT,
+    help="Where probes reach the health service of gRPC, in plain text  [default: nowhere]",
+)
 @_WORK_DIRECTORY
 @_STATE_DIRECTORY
 @click.option(
@@ -240,6 +248,7 @@ def run(
     listen: str,
     advertise: str,
     metrics_listen: str,
+    health_listen: str,
     work_dir: Path,
     state_dir: Path | None,
     allow_dirs: tuple[Path, ...],
@@ -279,6 +288,7 @@ def run(
             "listen": listen,
             "advertise": advertise,
             "metrics_listen": metrics_listen,
+            "health_listen": health_listen,
             "work_dir": str(work_dir),
             "state_dir": str(_state_dir(region, work_dir, state_dir)),
             "allow_dirs": [str(each) for each in allow_dirs],

@@ -37,6 +37,11 @@ class AgentConfig(Config):
     metrics_listen: str = Field(default="", pattern=f"^$|{HOST_PORT}")
     """host:port of the HTTP endpoint for Prometheus; empty for none, and with port 0 the system chooses the port."""
 
+    health_listen: str = Field(default="", pattern=f"^$|{HOST_PORT}")
+    """host:port of the health service of gRPC, in plain text; empty for none, and with port 0 the system chooses the
+    port.
+    """
+
     advertise: str = Field(pattern=f"^$|{HOST_PORT}")
     """host:port at which other regions reach the gateway; empty if that is the address at which it listens."""
 

@@ -99,9 +99,13 @@ def test_containers_have_no_rights_and_no_access_to_the_cluster() -> None:
 
 def test_probes_are_a_value() -> None:
     by_default = containers(rendered())["r-periplus-coordinator"]
-    assert by_default["livenessProbe"]["tcpSocket"] == {"port": 7070}
-    grpc = containers(rendered("--set", "probes.kind=grpc,probes.port=7071"))["r-periplus-coordinator"]
-    assert grpc["readinessProbe"]["grpc"] == {"port": 7071}
+    assert by_default["livenessProbe"]["grpc"] == {"port": 7079}
+    tcp = containers(rendered("--set", "probes.kind=tcp"))["r-periplus-coordinator"]
+    assert tcp["readinessProbe"]["tcpSocket"] == {"port": 7070}
+    assert "health_listen" not in check_command(tcp["args"])
+    for container in containers(rendered("--values", EXAMPLE, "--set", "probes.port=7071")).values():
+        assert container["readinessProbe"]["grpc"] == {"port": 7071}
+        assert check_command(container["args"])["health_listen"] == "0.0.0.0:7071"
     without = containers(rendered("--set", "probes.enabled=false"))["r-periplus-coordinator"]
     assert not [key for key in without if key.endswith("Probe")]
 

@@ -36,15 +36,20 @@ capabilities:
   drop: [ALL]
 {{- end }}
 
+{{/* The port of the health service if probes ask it, else nothing. */}}
+{{- define "periplus.healthPort" -}}
+{{- with .Values.probes }}{{ if and .enabled (eq .kind "grpc") }}{{ .port }}{{ end }}{{ end }}
+{{- end }}
+
 {{/* Argument: dict "root" $ "port" PORT */}}
 {{- define "periplus.probes" -}}
 {{- $probes := .root.Values.probes }}
+{{- $port := .port | int }}
 {{- if $probes.enabled }}
-{{- $port := $probes.port | default .port | int }}
 {{- range $name := list "startupProbe" "livenessProbe" "readinessProbe" }}
 {{ $name }}:
   {{- if eq $probes.kind "grpc" }}
-  grpc: {port: {{ $port }}}
+  grpc: {port: {{ $probes.port }}}
   {{- else }}
   tcpSocket: {port: {{ $port }}}
   {{- end }}

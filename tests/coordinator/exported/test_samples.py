@@ -18,7 +18,7 @@ from coordinator.events import (
     RegionOrdered,
     StepRecorded,
 )
-from coordinator.exported import coordinator_samples, planned_step_s
+from coordinator.exported.samples import coordinator_samples, planned_step_s
 from coordinator.state import JobState, PlacedProcesses
 from periplus.__main__ import run as periplus
 from periplus.net import rpc
@@ -138,8 +138,8 @@ def test_a_coordinator_serves_its_state_to_a_scraper() -> None:
         server = rpc.server()
         address = rpc.bind(server, "127.0.0.1:0")
         config = CoordinatorConfig(listen=address, metrics_listen="127.0.0.1:0")
-        async with serving(config, server) as metrics, FakeAgent(address, "eu"):
-            text = await asyncio.to_thread(scraped, metrics)
+        async with serving(config, server) as others, FakeAgent(address, "eu"):
+            text = await asyncio.to_thread(scraped, others["metrics"])
             assert value(text, "periplus_region_connected", region="eu") == 1
             assert value(text, "periplus_region_devices", region="eu") == 2
 
@@ -154,7 +154,7 @@ def test_a_taken_port_of_metrics_is_a_conflict(capsys: pytest.CaptureFixture[str
     async def scene() -> None:
         server = rpc.server()
         taken = rpc.bind(server, "127.0.0.1:0")
-        words = ["coordinator", "--listen", "127.0.0.1:0", "--metrics", taken, "--log-level", "error"]
+        words = ["coordinator", "--plaintext", "--listen", "127.0.0.1:0", "--metrics", taken, "--log-level", "error"]
         assert await asyncio.to_thread(periplus, words) == 7
         await server.stop(None)
 
