@@ -35,6 +35,7 @@ from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX,
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
+from periplus.job.secrets_section import SecretName, VariableName, secret_refusals
 from periplus.job.sampling_section import StopStrings
 from periplus.job.train_section import MAX_COUNT, OptimizerSection, TrainSection, optimizer_disagreements
 from periplus.values.replica_url import NO_REPLICA, check_replica_url, names_region
@@ -246,6 +247,11 @@ class JobFile(Config):
     failure: FailureSection = FailureSection()
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
+
+    secrets: dict[VariableName, SecretName] = Field(default_factory=dict, max_length=32)
+    """Secrets of the regions that the job's processes get: the environment variable of each, such as HF_TOKEN, and the
+    secret's name in the policies of the regions' owners (docs/owners.md). A region without a secret of that name runs
+    no part of the job."""
 
     @property
     def evaluates_alone(self) -> bool:
@@ -504,6 +510,7 @@ def _disagreements(job: JobFile) -> list[str]:
         if job.output.trackers.count(name) > 1
     ]
     refusals += _region_refusals(job)
+    refusals += secret_refusals(job.secrets)
     refusals += [
         f"plan.{key} is {value}, but plan.objective is {job.plan.objective}; leave it out, or set plan.objective={of}"
         for key, value, of in (
