@@ -35,8 +35,8 @@ from periplus.job.model_section import MAX_TEMPLATE_CHARACTERS, TEMPLATE_SUFFIX,
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
-from periplus.job.secrets_section import SecretName, VariableName, secret_refusals
 from periplus.job.sampling_section import StopStrings
+from periplus.job.secrets_section import SecretName, VariableName, secret_refusals
 from periplus.job.train_section import MAX_COUNT, OptimizerSection, TrainSection, optimizer_disagreements
 from periplus.values.replica_url import NO_REPLICA, check_replica_url, names_region
 from periplus.values.schedule import Decay, learning_rate
