@@ -88,11 +88,13 @@ class RegionOwner:
 
     async def count(self, sent_bytes: int, now_unix_s: float) -> None:
         """Take note of the gateway's counter of sent bytes, and keep the day's count now and then."""
+        if self._day_file is None:  # there is no policy
+            return
         before, self._day = self._day, self._day.counted(sent_bytes, now_unix_s)
         if before.day != self._day.day:
             self._has_new_day = True
             self.wake()
-        if self._day_file is not None and abs(now_unix_s - self._kept_at_s) >= KEPT_EVERY_S:
+        if abs(now_unix_s - self._kept_at_s) >= KEPT_EVERY_S:
             self._kept_at_s = now_unix_s
             await asyncio.to_thread(self.keep)
 
