@@ -116,7 +116,7 @@ class RegionOwner:
     def admitted(self, wanted: Mapping[str, LocalTask], started: Collection[str]) -> dict[str, LocalTask]:
         """Return the tasks that may run, by id. One that is refused and `started` is among them, as one to stop."""
         keys = {(task_id, task.fork) for task_id, task in wanted.items()}
-        self._refused = {key: why for key, why in self._refused.items() if key in keys}
+        self._refused = {key: why for key, why in self._refused.items() if key in keys or key[0] in started}
         found = {}
         for task_id, task in wanted.items():
             if not self._refuses(task, is_started=task_id in started):

@@ -6,7 +6,7 @@ import pytest
 
 from region_agent.owner.egress import DayOfEgress, kept_day
 
-NOON_S = 1_795_780_800.0  # 2026-11-27 16:00 UTC, less 4 hours
+NOON_S = 1_795_780_800.0  # 2026-11-27 12:00 UTC
 DAY_S = 86_400.0
 
 

@@ -68,9 +68,7 @@ def test_a_refusal_names_key_file_and_value(policy: dict[str, Any], words: list[
 def test_what_is_allowed_is_not_refused() -> None:
     assert refused() is None
     assert (
-        refused(
-            operators=("bob", "ann"), devices=(0, 1), engines=("torch",), own_code=True, egress_gb_per_day=3.000001
-        )
+        refused(operators=("bob", "ann"), devices=(0, 1), engines=("torch",), own_code=True, egress_gb_per_day=3.000001)
         is None
     )
 
