@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from periplus import clock
 from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile
 from periplus.pb.v1 import control_pb2
@@ -22,7 +23,7 @@ from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.gateway.traffic import Traffic
 from region_agent.launchers.local import MODULE_OF
-from region_agent.owner import region_owner
+from region_agent.owner.egress import DayOfEgress, kept_day
 from region_agent.owner.region_owner import RegionOwner
 from region_agent.state_directory import StateDirectory
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
@@ -204,16 +205,12 @@ def test_a_broken_file_at_the_start_is_an_error(tmp_path: Path) -> None:
         RegionOwner.of_file(write_policy(tmp_path, "kings: [ann]\n"), tmp_path / "egress.json", 0.0)
 
 
-def test_used_up_egress_stops_what_runs_and_refuses_what_comes_also_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_used_up_egress_stops_what_runs_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Traffic()
     monkeypatch.setattr(app, "Traffic", lambda: counted)
-    monkeypatch.setattr(region_owner, "KEPT_EVERY_S", 0.0)
 
     async def scene() -> None:
-        limit = "egress_gb_per_day: 0.001\n"
-        async with agent(tmp_path, limit) as fake:
+        async with agent(tmp_path, "egress_gb_per_day: 0.001\n") as fake:
             fake.orders.put_nowait(wanted(role=control_pb2.ROLE_TRAINER))
             await until(lambda: bool(reports(fake)))
             assert reports(fake)[0].state == RUNNING
@@ -224,15 +221,21 @@ def test_used_up_egress_stops_what_runs_and_refuses_what_comes_also_after_a_rest
             assert "opens again at 2" in said.message
             assert "egress_gb_per_day" in said.message
             assert said.message.encode() in kept_bytes(tmp_path, "outcome.json"), "the run says why, too"
-        counted.sent_bytes.clear()
-        async with agent(tmp_path, limit) as fake:
+        assert kept_day(tmp_path / "state" / "egress.json").sent_bytes > 2_000_000
+
+    play(scene)
+
+
+def test_another_agent_knows_what_was_sent_today(tmp_path: Path) -> None:
+    day = DayOfEgress().counted(2_000_000, clock.unix_s())
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "egress.json").write_text(day.to_json())
+
+    async def scene() -> None:
+        async with agent(tmp_path, "egress_gb_per_day: 0.001\n") as fake:
             fake.orders.put_nowait(wanted())
             await until(lambda: bool(reports(fake)))
             assert (reports(fake)[0].state, reports(fake)[0].cause) == (FAILED, FailureCause.OWNER)
-        async with agent(tmp_path, "egress_gb_per_day: 1\n") as fake:
-            fake.orders.put_nowait(wanted())
-            await until(lambda: bool(reports(fake)))
-            assert reports(fake)[0].state == RUNNING
 
     play(scene)
 
@@ -254,7 +257,7 @@ def test_the_value_of_a_secret_reaches_the_jobs_process_and_no_file_log_or_messa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HUB", SECRET)
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "region_agent")
     policy = "secrets: {hub-token: {env: HUB}}\n"
 
     async def scene() -> None:
