@@ -177,8 +177,7 @@ class Agent:
         self._identity = identity
         self._inventory = offered
         self._accelerators = accelerators
-        self._engines = engines
-        self._owner = owner
+        self._engines, self._owner = engines, owner
         self._advertised = advertised
         self._resolver = resolver
         self._hubs = hubs
@@ -236,8 +235,9 @@ class Agent:
             revocations=lambda message: on_revocations(dict(message.before_s)),
         )
         token = read_token(config.token_file) if config.token_file and config.plaintext else ""
-        secured = partial(self._secured, COORDINATOR)
-        self._session = CoordinatorSession(config.coordinator, resolver, handlers, token, secured)
+        self._session = CoordinatorSession(
+            config.coordinator, resolver, handlers, token, partial(self._secured, COORDINATOR)
+        )
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
         """Serve until a stop signal comes, or until the coordinator refuses this agent for good, and return the reason.

@@ -17,6 +17,7 @@ from pydantic import Field, JsonValue
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
 from periplus.config.local_paths import expanded_path
+from periplus.config.secret_names import SecretName, VariableName, secret_refusals
 from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
@@ -36,7 +37,6 @@ from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import UNSUPPORTED
 from periplus.job.reward_section import RewardSection
 from periplus.job.sampling_section import StopStrings
-from periplus.job.secrets_section import SecretName, VariableName, secret_refusals
 from periplus.job.train_section import MAX_COUNT, OptimizerSection, TrainSection, optimizer_disagreements
 from periplus.values.replica_url import NO_REPLICA, check_replica_url, names_region
 from periplus.values.schedule import Decay, learning_rate

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from periplus.config.loading import Config, Words, check_schema, read_yaml, refuse, validate
+from periplus.config.secret_names import SecretName
 from periplus.errors import Denied
-from periplus.job.secrets_section import SecretName
 from periplus.values.task import REGION_NAME
 
 SCHEMA = "periplus.agent-policy/1"
