@@ -235,9 +235,8 @@ class Agent:
             revocations=lambda message: on_revocations(dict(message.before_s)),
         )
         token = read_token(config.token_file) if config.token_file and config.plaintext else ""
-        self._session = CoordinatorSession(
-            config.coordinator, resolver, handlers, token, partial(self._secured, COORDINATOR)
-        )
+        secured = partial(self._secured, COORDINATOR)
+        self._session = CoordinatorSession(config.coordinator, resolver, handlers, token, secured)
 
     async def run(self, stop_on_stdin_eof: bool, on_ready: Callable[[], None]) -> ShutdownReason:
         """Serve until a stop signal comes, or until the coordinator refuses this agent for good, and return the reason.
