@@ -224,6 +224,7 @@ def _desired_jobs(tasks: Sequence[AssignedTask], authority: JobAuthority) -> Ite
             model_config=max(task.model_config for task in of_job),  # only a trainer has one
             authority_key=bytes.fromhex(of_job[0].authority_key),
             secret=authority.secret_of(job_id),
+            operator=of_job[0].operator,
         )
 
 

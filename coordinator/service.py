@@ -161,6 +161,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             rollout_regions=job.regions.rollout or (),
             forbidden_regions=job.regions.forbid,
             replicate=job.checkpoint.replicate,
+            operator=_operator(context),
         )
         request_id = request.request_id or job_id
         state = await self._writer.apply(JobSubmitted(request_id, job_id, wanted, _actor(context)))
@@ -306,6 +307,11 @@ def _actor(context: Any) -> str:
     if party is None:
         return f"operator at {peer_host(context.peer())}"
     return str(party) if party.kind is not PartyKind.JOIN else str(parties.party_of(party.name))
+
+
+def _operator(context: Any) -> str:
+    party = rpc.caller(context)
+    return party.name if party is not None and party.kind is PartyKind.OPERATOR else ""
 
 
 def _with_replica_store(job: JobFile, state: State) -> JobFile:

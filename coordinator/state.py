@@ -177,7 +177,8 @@ class JobRequest:
     `allows_other_problems` lets the run go on with other problems than it had. `plan_json` is a plan to run in place of
     one that is searched, or empty. `model_config` is the text of its
     model's `config.json`, empty for a built-in model, and `model_bytes` the size of one published version, or 0.
-    `replicate` is the URL below which its checkpoints are copied, or `none`.
+    `replicate` is the URL below which its checkpoints are copied, or `none`. `operator` is the name of the operator's
+    certificate; empty without identities.
     `max_trainer_restarts` and `max_region_absence_s` are those of the job's section `failure`. `trainer_region`,
     `rollout_regions` and `forbidden_regions` are those of its section `regions`; empty for no rule.
     """
@@ -198,6 +199,7 @@ class JobRequest:
     rollout_regions: tuple[str, ...] = ()
     forbidden_regions: tuple[str, ...] = ()
     replicate: str = NO_REPLICA
+    operator: str = ""
 
     def may_use_link(self, src: str, dst: str) -> bool:
         """Return whether the job's rules let it send anything from `src` to `dst`.
@@ -570,6 +572,7 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         pace=_pace(job, status),
         by_turns=_takes_turns(job, status),
         is_restart=job.last_files is not None and status.role is Role.TRAINER,
+        operator=job.request.operator,
     )
 
 

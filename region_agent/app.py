@@ -17,6 +17,7 @@ import contextlib
 import importlib.metadata
 import logging
 import random
+import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -50,7 +51,7 @@ from region_agent.control.convert import heartbeat_to_pb, report_to_pb, tasks_fr
 from region_agent.control.engines import InstalledEngine, installed
 from region_agent.control.identity import AgentIdentity
 from region_agent.control.inventory import inventory, trainer_threads
-from region_agent.control.links import probe
+from region_agent.control.links import answer
 from region_agent.control.reconcile import (
     LocalTask,
     Process,
@@ -71,6 +72,7 @@ from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.gateway_server import bound, revoke
 from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.owner.region_owner import RegionOwner
 from region_agent.profiling import Profiler
 from region_agent.state_directory import StateDirectory
 from region_agent.stores import StoreOpenings, close_stores
@@ -107,6 +109,7 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     hubs, traffic = Hubs(config.region), Traffic()
     address = bound(server, config.listen, state.last_address(), identity)
     state.keep_address(address)
+    owner = RegionOwner.of_file(config.policy_file, state.egress, clock.unix_s())
     token = read_token(config.token_file) if config.token_file else ""
     async with address_resolver(config.region, config.wan or None, token) as resolver:
         advertised = config.advertise or address
@@ -115,9 +118,10 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
         offered = await asyncio.to_thread(inventory, config, engines, accelerators, clock.monotonic_s())
         agent = Agent(
             config,
-            offered,
+            owner.offered(offered),
             accelerators,
             engines,
+            owner,
             address=address,
             advertised=advertised,
             resolver=resolver,
@@ -166,6 +170,7 @@ class Agent:
         offered: Inventory,
         accelerators: Accelerators,
         engines: Sequence[InstalledEngine],
+        owner: RegionOwner,
         *,
         address: str,
         advertised: str,
@@ -179,7 +184,7 @@ class Agent:
         self._identity = identity
         self._inventory = offered
         self._accelerators = accelerators
-        self._engines = engines
+        self._engines, self._owner = engines, owner
         self._advertised = advertised
         self._resolver = resolver
         self._hubs = hubs
@@ -209,6 +214,7 @@ class Agent:
                 fork_server=config.fork_server,
                 ties_tasks=config.ties_tasks,
                 identify=identity.of_task if identity else None,
+                owner=owner,
             ),
             offered.own,
         )
@@ -246,6 +252,7 @@ class Agent:
         `CoordinatorSession.run`).
         """
         jitter: Callable[[], float] = random.Random().random
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._owner.wake)
         async with self._tasks as tasks:
             session = tasks.create_task(self._session.run(jitter))
             reconciling = tasks.create_task(self._keep_reconciled())
@@ -280,6 +287,8 @@ class Agent:
                     *self._cache_tasks.values(),
                 ):
                     running.cancel()
+                asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+                self._owner.keep()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
         """Queue a training record for the coordinator.
@@ -377,43 +386,15 @@ class Agent:
     # ---- work -----------------------------------------------------------------------------------------------------
 
     async def _probe(self, order: control_pb2.ProbeOrder) -> None:
-        region = self._config.region
-        try:
-            address = await self._resolver.resolve(order.gateway_address)
-            measured = await probe(
-                address,
-                region,
-                order.dst_region,
-                order.payload_bytes,
-                clock.monotonic_s,
-                self._secured(parties.region(order.dst_region)),
-            )
-        except PeriplusError as error:
-            event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
-            failed = control_pb2.LinkMeasurement(src_region=region, dst_region=order.dst_region, error=str(error))
-            self._session.send(control_pb2.AgentMessage(link=failed))
-            return
+        secured = partial(self._secured, parties.region(order.dst_region))
+        link = await answer(order, self._config.region, self._resolver, clock.monotonic_s, secured)
         # The probe's bytes went over the link like all others.
-        self._traffic.sent(order.dst_region, measured.sent_bytes)
-        link = control_pb2.LinkMeasurement(
-            src_region=region,
-            dst_region=order.dst_region,
-            rtt_s=measured.rtt_s,
-            throughput_bits_per_s=measured.throughput_bits_per_s,
-            probe_bytes=measured.sent_bytes,
-        )
-        self._session.send(control_pb2.AgentMessage(link=link))
-        event(
-            log,
-            logging.INFO,
-            "link",
-            dst=order.dst_region,
-            rtt_ms=round(measured.rtt_s * 1e3, 1),
-            mbit_per_s=round(measured.throughput_bits_per_s / 1e6, 1),
-        )
+        if link.probe_bytes:
+            self._traffic.sent(order.dst_region, link.probe_bytes)
+        self._send(control_pb2.AgentMessage(link=link))
 
     async def _open_and_drop_hubs(self) -> None:
-        jobs = {task.job_id: task for task in self._desired.values()}
+        jobs = {task.job_id: task for task in self._admitted().values()}
         for job_id in self._hubs.job_ids():
             # With another job authority, readers no longer accept what is cached here, so the hub is opened anew.
             if job_id not in jobs or self._hubs.get(job_id).authority_key != authority_key_of(jobs[job_id]):
@@ -478,10 +459,15 @@ class Agent:
     def _startable(self) -> dict[str, LocalTask]:
         """Return the desired tasks, without new ones of a job whose hub is not open yet."""
         open_jobs, running = self._hubs.job_ids(), self._supervisor.processes
-        return {id_: task for id_, task in self._desired.items() if task.job_id in open_jobs or id_ in running}
+        return {id_: task for id_, task in self._admitted().items() if task.job_id in open_jobs or id_ in running}
+
+    def _admitted(self) -> dict[str, LocalTask]:
+        """Return the desired tasks that the region's owner lets run, and as stopping those that run but must not."""
+        return self._owner.admitted(self._desired, self._supervisor.processes)
 
     async def _keep_reconciled(self) -> None:
         while True:
+            await self._owner.count(self._traffic.sent_bytes.total(), clock.unix_s())
             # Hubs first: a worker that is started finds its gateway ready.
             await self._open_and_drop_hubs()
             now_s = clock.monotonic_s()
@@ -499,10 +485,9 @@ class Agent:
         """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
         while True:
             self._renew_identities()
-            await asyncio.sleep(DEVICES_S)
-            await self._look_at_devices()
+            await self._look_at_devices(has_news=await self._owner.changed(DEVICES_S))
 
-    async def _look_at_devices(self) -> None:
+    async def _look_at_devices(self, *, has_news: bool = False) -> None:
         try:
             offered = await asyncio.to_thread(
                 inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
@@ -510,11 +495,12 @@ class Agent:
         except PeriplusError as error:  # of a file of devices that was changed meanwhile
             event(log, logging.WARNING, "devices_unknown", why=error)
             return
+        offered = self._owner.offered(offered)
         problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
         if problems[0] != problems[1]:
             event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
         # While a device fails, each look says for how long it has.
-        if problems[0] != problems[1] or any(problems[0]):
+        if has_news or problems[0] != problems[1] or any(problems[0]):
             self._inventory = replace(offered, profiles=self._profiler.profiles)
             self._supervisor.machine = offered.own
             self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))
@@ -554,7 +540,10 @@ class Agent:
             if self._supervisor.refusal(process.task):
                 self._ended_files[key] = None  # nothing is written where no run may lie
             elif key not in self._ended_files:
-                run, ended_report = self._supervisor.run_directory(process.task), report(process, None)
+                run, ended_report = (
+                    self._supervisor.run_directory(process.task),
+                    self._owner.said(report(process, None)),
+                )
                 checkpoint, page = await asyncio.to_thread(conclude, run, process.task, ended_report)
                 files = self._files(process)
                 self._ended_files[key] = files and replace(files, checkpoint=checkpoint, report=page)
@@ -566,21 +555,21 @@ class Agent:
         return RunFiles(run_dir=str(run.root), log=str(log_file))
 
     def _reports(self) -> dict[str, TaskReport]:
-        processes = self._supervisor.processes
+        processes, admitted = self._supervisor.processes, self._admitted()
         # A task that was to stop before its process was started would otherwise never be reported as ended.
         unstarted = {
             task_id: said
-            for task_id, task in self._desired.items()
+            for task_id, task in admitted.items()
             if (said := report_unstarted(task) if task.stopping else self._openings.report(task))
         }
         started = {
             task_id: replace(
-                self._with_obstacle(process.task, report(self._concluded(process), self._desired.get(task_id))),
+                self._with_obstacle(process.task, report(self._concluded(process), admitted.get(task_id))),
                 files=self._ended_files.get((task_id, process.task.fork)) or self._files(process),
             )
             for task_id, process in processes.items()
         }
-        return unstarted | started
+        return self._owner.reported(self._desired, unstarted | started)
 
     def _with_obstacle(self, task: LocalTask, said: TaskReport) -> TaskReport:
         """Return the report of a worker that runs, with what keeps its gateway from taking its samples, if anything."""

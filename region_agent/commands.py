@@ -229,6 +229,13 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
     help="Run programs that a model wrote even where the kernel refuses a sandbox without network.",
 )
 @click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="What the owner of this region allows: operators, devices, egress, secrets (docs/owners.md)  [default: all]",
+)
+@click.option(
     "--stop-grace-s", type=float, default=30.0, show_default=True, help="From asking a worker to stop to killing it."
 )
 @click.option("--ready-file", type=click.Path(path_type=Path), default=None, help="Written when the gateway listens.")
@@ -265,6 +272,7 @@ def run(
     fork_server: Path | None,
     allow_code: bool,
     allow_unsandboxed: bool,
+    policy_file: Path | None,
     stop_grace_s: float,
     ready_file: Path | None,
     stop_on_stdin_eof: bool,
@@ -305,6 +313,7 @@ def run(
             "fork_server": str(fork_server) if fork_server else None,
             "allow_code": allow_code,
             "allow_unsandboxed": allow_unsandboxed,
+            "policy_file": str(policy_file) if policy_file else None,
             "ties_tasks": stop_on_stdin_eof,
             "stop_grace_s": stop_grace_s,
             "restart_backoff_s": 1.0,

@@ -100,6 +100,9 @@ class AgentConfig(Config):
     allow_unsandboxed: bool = False
     """Whether programs that a model wrote may run where the kernel refuses them a sandbox without network."""
 
+    policy_file: Path | None = None
+    """File of the region's owner that says what may happen here (docs/owners.md); None if all may."""
+
     ties_tasks: bool = False
     """Whether the processes of tasks end with the agent, however it ends. Otherwise the next agent adopts them."""
 

@@ -6,6 +6,7 @@
     <state directory>/identity/                          the agent's certificates (control/identity.py)
     <state directory>/profiles/<model>-<engine>.json     what was measured here (profiling.py)
     <state directory>/gateway                            the address at which the gateway listened last
+    <state directory>/egress.json                        what the gateway has sent today (owner/egress.py)
 
 Whoever opens a folder removes it when its job ends. Folders of jobs that left the region otherwise stay for the jobs'
 resumption, but only the newest few of each kind. A job with another job authority gets another folder of weights,
@@ -47,6 +48,7 @@ class StateDirectory:
         self.tasks = root / "tasks"
         self.profiles = root / "profiles"
         self.identity = root / "identity"
+        self.egress = root / "egress.json"
         self._gateway = root / "gateway"
 
     def spool_of(self, job_id: str) -> Path:

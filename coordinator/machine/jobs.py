@@ -12,6 +12,7 @@ from coordinator.machine.reservations import (
     Misplaced,
     all_are_free,
     avoiding,
+    avoiding_task,
     device_counts,
     overfull_order,
     placed_tasks,
@@ -33,7 +34,7 @@ from periplus.process.backoff import Backoff
 from periplus.values.machine import DeviceCount
 from periplus.values.policy import Policy
 from periplus.values.replica_url import is_replica
-from periplus.values.task import ENDED, TaskReport, TaskState
+from periplus.values.task import ENDED, FailureCause, TaskReport, TaskState
 from planner.answer.outcome import Infeasible
 
 RESTART_PAUSE = Backoff(first_s=1.0, longest_s=60.0)
@@ -89,6 +90,9 @@ def end_by_trainer(draft: Draft, job: Job, report: TaskReport, now_s: float) -> 
     else:
         why = f"{where} stopped{f': {message}' if message else ', as when its agent is shut down'}"
     if not job.cancelling and not report.cause.is_final and _starts_again(draft, job, ended, why, now_s):
+        return
+    if report.cause is FailureCause.OWNER and job.replica is not None and not job.cancelling:
+        _plan_anew_from_replica(draft, avoiding_task(job, job.trainer, report), job.replica, why)
         return
     log_file = f"; its log is {job.files.log}" if job.files and ended is TaskState.FAILED else ""
     end(draft, job.job_id, JobState.FAILED, f"{why}{log_file}; {resume_advice(job)}", now_s)

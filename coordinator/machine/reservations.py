@@ -283,7 +283,7 @@ def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: s
 def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
     """Return a job whose later plans leave out what made a task fail: its region, its devices, or its engine there."""
     region, engine = status.region, status.process.engine
-    if report.cause is FailureCause.STORAGE:
+    if report.cause in (FailureCause.STORAGE, FailureCause.OWNER):
         return avoiding(job, region, status.machine, (), report.message)
     if report.cause is FailureCause.DEVICE or not engine:
         return avoiding(job, region, status.machine, status.devices, report.message)

@@ -17,6 +17,7 @@ from pydantic import Field, JsonValue
 from periplus.config import file_kinds, loading
 from periplus.config.loading import Config, Words
 from periplus.config.local_paths import expanded_path
+from periplus.config.secret_names import SecretName, VariableName, secret_refusals
 from periplus.errors import ConfigError, NotFound
 from periplus.job import algorithm, engine_section, reward_code, reward_models, reward_section
 from periplus.job.algorithm import AlgorithmSection
@@ -246,6 +247,11 @@ class JobFile(Config):
     failure: FailureSection = FailureSection()
     checkpoint: CheckpointSection = CheckpointSection()
     output: OutputSection = OutputSection()
+
+    secrets: dict[VariableName, SecretName] = Field(default_factory=dict, max_length=32)
+    """Secrets of the regions that the job's processes get: the environment variable of each, such as HF_TOKEN, and the
+    secret's name in the policies of the regions' owners (docs/owners.md). A region without a secret of that name runs
+    no part of the job."""
 
     @property
     def evaluates_alone(self) -> bool:
@@ -504,6 +510,7 @@ def _disagreements(job: JobFile) -> list[str]:
         if job.output.trackers.count(name) > 1
     ]
     refusals += _region_refusals(job)
+    refusals += secret_refusals(job.secrets)
     refusals += [
         f"plan.{key} is {value}, but plan.objective is {job.plan.objective}; leave it out, or set plan.objective={of}"
         for key, value, of in (

@@ -62,7 +62,8 @@ class FailureCause(StrEnum):
 
     PASSING: another start may help. LASTING: it would fail again in the same way. The others say that it is
     *misplaced*, and may run elsewhere. ENGINE: its engine does not start there. DEVICE: its machine or devices are not
-    there or do not work. STORAGE: its agent cannot use its state directory for the job.
+    there or do not work. STORAGE: its agent cannot use its state directory for the job. OWNER: the policy of the
+    region's owner forbids it there.
     """
 
     PASSING = "passing"
@@ -70,15 +71,16 @@ class FailureCause(StrEnum):
     ENGINE = "engine"
     DEVICE = "device"
     STORAGE = "storage"
+    OWNER = "owner"
 
     @property
     def is_misplaced(self) -> bool:
-        return self in (FailureCause.ENGINE, FailureCause.DEVICE, FailureCause.STORAGE)
+        return self in (FailureCause.ENGINE, FailureCause.DEVICE, FailureCause.STORAGE, FailureCause.OWNER)
 
     @property
     def is_final(self) -> bool:
         """Whether another start there would fail in the same way. An engine may find the memory that it lacked."""
-        return self in (FailureCause.LASTING, FailureCause.DEVICE, FailureCause.STORAGE)
+        return self in (FailureCause.LASTING, FailureCause.DEVICE, FailureCause.STORAGE, FailureCause.OWNER)
 
 
 ENDED = frozenset({TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED})
@@ -98,7 +100,8 @@ class AssignedTask:
     empty or 0 leaves that. `pace` is that of an emulated device, or None if the process works as fast as it can.
     With `by_turns` the process uses devices by turns with the job's trainer, or with workers if it is the trainer.
     `is_restart` says that the task is a trainer that follows on one that ended early: it starts afresh if the run at
-    `resume_from` has nothing to resume.
+    `resume_from` has nothing to resume. `operator` is the name of the one who submitted the job, or empty in a fleet
+    without identities.
     """
 
     task_id: str
@@ -122,6 +125,7 @@ class AssignedTask:
     pace: Pace | None = None
     is_restart: bool = False
     by_turns: bool = False
+    operator: str = ""
 
 
 def is_path_component(name: str) -> bool:

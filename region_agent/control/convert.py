@@ -94,6 +94,9 @@ def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> L
         pace=pace_from_pb(message.pace) if message.HasField("pace") else None,
         is_restart=message.is_restart,
         by_turns=message.by_turns,
+        operator=of_job.operator,
+        has_own_code=job.has_own_code,
+        secrets=tuple(sorted(job.secrets.items())),
     )
 
 

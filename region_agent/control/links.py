@@ -5,13 +5,18 @@ the time from writing its first byte to the acknowledgement of its last, less on
 gRPC stream carries on this path.
 """
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from periplus.errors import ConfigError, Unreachable
+from periplus.errors import ConfigError, PeriplusError, Unreachable
 from periplus.net import rpc
-from periplus.pb.v1 import gateway_pb2, gateway_pb2_grpc
+from periplus.net.resolver import AddressResolver
+from periplus.pb.v1 import control_pb2, gateway_pb2, gateway_pb2_grpc
+from periplus.process.telemetry import event
 from region_agent.gateway.service import REGION_KEY
+
+log = logging.getLogger(__name__)
 
 NUM_PINGS = 5
 """Number of round trips that are measured. Chosen by hand."""
@@ -75,6 +80,37 @@ async def probe(
     # The transfer may take hardly longer than the round trip: bound the estimate away from division by zero.
     transfer_s = max(elapsed_s - rtt_s, elapsed_s * 0.01)
     return LinkMeasurement(rtt_s=rtt_s, throughput_bits_per_s=8 * sent_bytes / transfer_s, sent_bytes=sent_bytes)
+
+
+async def answer(
+    order: control_pb2.ProbeOrder,
+    region: str,
+    resolver: AddressResolver,
+    now: Callable[[], float],
+    secured: Callable[[], rpc.Secured | None],
+) -> control_pb2.LinkMeasurement:
+    """Return the answer of `region` to the coordinator's order to measure a link: what was measured, or why not."""
+    try:
+        address = await resolver.resolve(order.gateway_address)
+        found = await probe(address, region, order.dst_region, order.payload_bytes, now, secured())
+    except PeriplusError as error:
+        event(log, logging.WARNING, "probe_failed", dst=order.dst_region, why=error)
+        return control_pb2.LinkMeasurement(src_region=region, dst_region=order.dst_region, error=str(error))
+    event(
+        log,
+        logging.INFO,
+        "link",
+        dst=order.dst_region,
+        rtt_ms=round(found.rtt_s * 1e3, 1),
+        mbit_per_s=round(found.throughput_bits_per_s / 1e6, 1),
+    )
+    return control_pb2.LinkMeasurement(
+        src_region=region,
+        dst_region=order.dst_region,
+        rtt_s=found.rtt_s,
+        throughput_bits_per_s=found.throughput_bits_per_s,
+        probe_bytes=found.sent_bytes,
+    )
 
 
 async def _next(acks: AsyncIterator[gateway_pb2.ProbeAck], address: str) -> gateway_pb2.ProbeAck:

@@ -33,7 +33,8 @@ class LocalTask(AssignedTask):
     `output_dir` is the directory below which the run's directory lies, and `max_restarts` how often a dead worker is
     restarted. `durability` and `spool_bytes` say how its gateway keeps frames, and `chain_versions` how many deltas it
     keeps. `replicate` is the URL below which a trainer copies its checkpoints, or `none`. `job_secret` is what the
-    job's processes show to its gateways, and gateways to each other.
+    job's processes show to its gateways, and gateways to each other. `secrets` has the names of this region's secrets
+    that the process gets, each after its environment variable; never their values.
     """
 
     job_secret: str
@@ -43,6 +44,8 @@ class LocalTask(AssignedTask):
     spool_bytes: int = 256 << 20
     chain_versions: int = 8
     replicate: str = NO_REPLICA
+    has_own_code: bool = False
+    secrets: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, Loca
 from region_agent.launchers.allowed_paths import check_run_path
 from region_agent.launchers.child import AdoptedChild, Child, created_at
 from region_agent.launchers.task_folders import IDENTITY_FOLDER, STATUS_FILE, TASK_FILE, StartedProcess, TaskFolders
+from region_agent.owner.region_owner import RegionOwner
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +62,10 @@ class WorkerSettings:
 
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
     by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`, and the files of
-    processes below `task_dir`. `allows_*` are the region's policy on code, as in a `TaskSpec`; `fork_server` is the
-    socket of a process that forks tasks. Processes end with the agent if it `ties_tasks`. `identify` returns a new
-    identity of (job, role), in a fleet that has them.
+    processes below `task_dir`. `allows_*` are the agent's flags on code, as in a `TaskSpec`, which the `owner` of the
+    region may narrow; the owner also has the secrets of tasks. `fork_server` is the socket of a process that forks
+    tasks. Processes end with the agent if it `ties_tasks`. `identify` returns a new identity of (job, role), in a fleet
+    that has them.
     """
 
     region: str
@@ -78,6 +80,7 @@ class WorkerSettings:
     fork_server: Path | None = None
     ties_tasks: bool = True
     identify: Callable[[str, str], Identity] | None = None
+    owner: RegionOwner = field(default_factory=RegionOwner)
 
 
 class Supervisor:
@@ -211,7 +214,13 @@ class Supervisor:
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
             return
         try:
-            self._spawn(task, restarts)
+            secrets = self._settings.owner.variables(task)
+        except Denied as error:
+            outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), cause=FailureCause.OWNER)
+            self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
+            return
+        try:
+            self._spawn(task, restarts, secrets)
         except Denied as error:
             outcome = TaskOutcome(state=TaskState.FAILED, message=str(error), cause=FailureCause.DEVICE)
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
@@ -222,7 +231,7 @@ class Supervisor:
             )
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
-    def _spawn(self, task: LocalTask, restarts: int) -> None:
+    def _spawn(self, task: LocalTask, restarts: int, secrets: Mapping[str, str]) -> None:
         settings, run, devices = self._settings, self.run_directory(task), devices_of(task, self.machine)
         folder = self._folders.make(task.task_id)
         spec = TaskSpec(
@@ -246,8 +255,8 @@ class Supervisor:
             engine=task.engine if task.role is Role.ROLLOUT else "",
             tensor=task.tensor,
             data=task.data,
-            allows_own_code=settings.allows_own_code,
-            allows_unsandboxed=settings.allows_unsandboxed,
+            allows_own_code=settings.allows_own_code and settings.owner.policy.own_code,
+            allows_unsandboxed=settings.allows_unsandboxed and settings.owner.policy.unsandboxed,
             pace=task.pace,
             by_turns=task.by_turns,
             ends_with_agent=settings.ties_tasks,
@@ -259,7 +268,7 @@ class Supervisor:
             python=self._python(task),
             module=self._module_of[task.role],
             arguments=("--task-file", str(spec_file)),
-            environment={**os.environ, **variables_of(settings.num_threads[task.role], devices)},
+            environment={**os.environ, **secrets, **variables_of(settings.num_threads[task.role], devices)},
             folder=os.getcwd(),
         )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
@@ -308,9 +317,10 @@ class Supervisor:
     def _fork_server(self, task: LocalTask, devices: Sequence[Device]) -> Path | None:
         """Return the fork server's socket, or None for a task that must not be forked.
 
-        CUDA, and engines with an interpreter or processes of their own, want a process that starts afresh.
+        CUDA, and engines with an interpreter or processes of their own, want a process that starts afresh. So does a
+        task with secrets: the server's environment is the same for all tasks.
         """
-        is_plain = task.role is Role.TRAINER or task.engine in FORKED_ENGINES
+        is_plain = (task.role is Role.TRAINER or task.engine in FORKED_ENGINES) and not task.secrets
         on_gpu = any(device.kind is DeviceFamily.CUDA for device in devices)
         return self._settings.fork_server if is_plain and not on_gpu else None
 

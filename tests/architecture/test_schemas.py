@@ -7,6 +7,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("periplus", "planner", "coordinator", "region_agent", "rollout_worker", "trainer")
 NAME = re.compile(r"\"(periplus\.[\w.-]+/\d+)\"")
 KNOWN = {
+    "periplus.agent-policy/1",
     "periplus.audit-report/1",
     "periplus.audit/2",
     "periplus.capabilities/1",

@@ -1,6 +1,7 @@
 """A worker process for the agent's tests, started with `-m`: its job, or the environment, says how it behaves."""
 
 import asyncio
+import hashlib
 import json
 import os
 import signal
@@ -45,6 +46,8 @@ def make_work(spec: TaskSpec) -> Work:
                 await asyncio.to_thread(Path(spec.run_dir, "engine").write_text, json.dumps(engine))
             case "ignore":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        digest = hashlib.sha256(os.environ.get("HF_TOKEN", "").encode()).hexdigest()
+        await asyncio.to_thread(Path(spec.run_dir, "token_digest").write_text, digest)
         await asyncio.to_thread(Path(spec.run_dir, "authority_key").write_text, spec.authority_key)
         note("running", os.getpid())
         await stop.wait()

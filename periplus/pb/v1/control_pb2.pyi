@@ -989,6 +989,7 @@ class DesiredJob(_message.Message):
     MODEL_CONFIG_FIELD_NUMBER: _builtins.int
     AUTHORITY_KEY_FIELD_NUMBER: _builtins.int
     SECRET_FIELD_NUMBER: _builtins.int
+    OPERATOR_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     job_json: _builtins.str
     """the resolved job, periplus.job/1"""
@@ -1000,6 +1001,8 @@ class DesiredJob(_message.Message):
     """Ed25519, raw: whose certificates readers of this job's weights accept"""
     secret: _builtins.str
     """what the job's processes show to its gateways, and gateways to each other"""
+    operator: _builtins.str
+    """who submitted the job, by certificate; empty in a fleet without identities"""
     def __init__(
         self,
         *,
@@ -1009,10 +1012,11 @@ class DesiredJob(_message.Message):
         model_config: _builtins.str = ...,
         authority_key: _builtins.bytes = ...,
         secret: _builtins.str = ...,
+        operator: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_key", b"authority_key", "job_id", b"job_id", "job_json", b"job_json", "model_config", b"model_config", "plan_json", b"plan_json", "secret", b"secret"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority_key", b"authority_key", "job_id", b"job_id", "job_json", b"job_json", "model_config", b"model_config", "operator", b"operator", "plan_json", b"plan_json", "secret", b"secret"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

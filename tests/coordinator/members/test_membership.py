@@ -20,7 +20,7 @@ from periplus.net.joining import join
 from periplus.net.parties import COORDINATOR, Party, Rights
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
 from region_agent.control.identity import AgentIdentity
-from tests.support.coordinator.loopback import DEADLINE_S, FakeAgent, coordinator_with_members
+from tests.support.coordinator.loopback import DEADLINE_S, FakeAgent, coordinator_with_members, submission
 
 EU, US = parties.region("eu"), parties.region("us")
 ANN, BOB = parties.operator("ann", Rights.OPERATOR), parties.operator("bob", Rights.VIEWER)
@@ -93,6 +93,17 @@ def test_each_party_may_call_what_is_its_own(tmp_path: Path) -> None:
         with pytest.raises(Denied, match="answers only members"):
             async with connect(address):
                 pass
+
+    play(tmp_path, scene)
+
+
+def test_a_region_is_told_which_operator_submitted_a_job(tmp_path: Path) -> None:
+    async def scene(address: str) -> None:
+        eu = to_coordinator(issued_identity(tmp_path, EU))
+        async with connect(address, as_operator(tmp_path)) as ann, FakeAgent(address, "eu", secured=eu) as agent:
+            job = await ann.submit(submission(plan={"method": "static"}))
+            await agent.until_desired()
+            assert agent.jobs[job.job_id].operator == "ann"
 
     play(tmp_path, scene)
 

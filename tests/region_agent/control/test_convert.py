@@ -40,6 +40,17 @@ def test_a_job_that_cannot_be_read_fails_alone(tmp_path: Path) -> None:
     assert (failed.task_id, failed.job_id, failed.fork, failed.state) == ("bad/trainer", "bad", 3, TaskState.FAILED)
 
 
+def test_a_task_has_its_operator_and_names_of_secrets(tmp_path: Path) -> None:
+    job = tiny_job(tmp_path).model_copy(update={"secrets": {"WANDB_API_KEY": "wandb", "HF_TOKEN": "hub-token"}})
+    of_job = control_pb2.DesiredJob(
+        job_id="j", job_json=job.to_json(), authority_key=AUTHORITY.public_key, secret="5e", operator="ann"
+    )
+    order = control_pb2.Task(task_id="j/trainer", job_id="j", role=control_pb2.ROLE_TRAINER)
+    (task,), _ = tasks_from_pb(control_pb2.DesiredTasks(tasks=[order], jobs=[of_job]))
+    assert (task.operator, task.has_own_code) == ("ann", False)
+    assert task.secrets == (("HF_TOKEN", "hub-token"), ("WANDB_API_KEY", "wandb"))
+
+
 @pytest.mark.parametrize("cause", FailureCause)
 def test_the_coordinator_reads_what_the_agent_reports(cause: FailureCause) -> None:
     report = TaskReport(
