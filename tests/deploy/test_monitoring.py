@@ -143,8 +143,8 @@ def test_prometheus_finds_no_fault_with_what_a_coordinator_exports() -> None:
         server = rpc.server()
         address = rpc.bind(server, "127.0.0.1:0")
         config = CoordinatorConfig(listen=address, metrics_listen="127.0.0.1:0")
-        async with asyncio.timeout(DEADLINE_S), serving(config, server) as metrics:
-            return await with_two_regions(metrics, address)
+        async with asyncio.timeout(DEADLINE_S), serving(config, server) as others:
+            return await with_two_regions(others["metrics"], address)
 
     text = asyncio.run(scene())
     done = promtool("check", "metrics", given=text)
@@ -207,8 +207,8 @@ def test_a_real_prometheus_scrapes_a_coordinator(tmp_path: Path) -> None:
         server = rpc.server()
         address = rpc.bind(server, "127.0.0.1:0")
         config = CoordinatorConfig(listen=address, metrics_listen="127.0.0.1:0")
-        async with serving(config, server) as metrics, FakeAgent(address, "eu"):
-            return await asyncio.to_thread(seen, metrics)
+        async with serving(config, server) as others, FakeAgent(address, "eu"):
+            return await asyncio.to_thread(seen, others["metrics"])
 
     (found,) = asyncio.run(scene())
     assert found["metric"]["job"] == "periplus-coordinator"
