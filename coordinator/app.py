@@ -72,7 +72,11 @@ async def run(config: CoordinatorConfig, ready_file: Path | None, stop_on_stdin_
     log_event(log, logging.INFO, "coordinator_config", **config.model_dump())
     with contextlib.closing(open_store(config.state_dir)) as store:
         membership = None if config.plaintext else Membership(store, clock.unix_s)
-        server = rpc.server(membership.admit if membership else _token_admission(config.token_file))
+        server = (
+            rpc.server(membership.admit, membership.calls)
+            if membership
+            else rpc.server(_token_admission(config.token_file))
+        )
         address = rpc.bind(
             server, config.listen, rpc.ServerIdentity(current=membership.own_identity) if membership else None
         )

@@ -280,6 +280,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             ended.end(Denied(f"{party} was removed from the fleet"))
             async with asyncio.timeout(SESSION_END_S):
                 await ended.over.wait()
+        membership.calls.end_refused(membership.admit)
 
     def _revocations(self, region: str, session: AgentSession) -> SendRevocations:
         return SendRevocations(region=region, epoch=session.epoch, before_s=self._members().revocations)

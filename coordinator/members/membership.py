@@ -12,7 +12,7 @@ from periplus.errors import Denied
 from periplus.net import parties
 from periplus.net.certificates import LIFETIME_S, FleetAuthority, Identity, certified_party, expires_at_s, serial_of
 from periplus.net.parties import COORDINATOR, Party, PartyKind, Rights, check_not_revoked
-from periplus.net.rpc import Call
+from periplus.net.rpc import Call, OpenCalls
 
 FLEET_NAME = "periplus fleet"
 
@@ -24,10 +24,14 @@ calls but the first two."""
 
 
 class Membership:
-    """The members of one coordinator's fleet. `now_s` is the Unix time. Methods may block for the disk."""
+    """The members of one coordinator's fleet. `now_s` is the Unix time. Methods may block for the disk.
+
+    `calls` are those that are open at the coordinator's server.
+    """
 
     def __init__(self, store: Store, now_s: Callable[[], float]) -> None:
         self._store, self._now_s = store, now_s
+        self.calls = OpenCalls()
         self._authority = store.fleet_authority(FLEET_NAME, now_s())
         self._revocations = dict(store.revocations())
         self._own = self._authority.identity(COORDINATOR, now_s())

@@ -187,13 +187,23 @@ async def read_to_the_end(agent: FakeAgent) -> None:
         await agent.read()
 
 
+async def follow(remote: Coordinator, heard: asyncio.Event) -> None:
+    async for _ in remote.events("", "", follow=True):
+        heard.set()
+
+
 def test_an_operator_who_is_put_out_may_do_nothing_more(tmp_path: Path) -> None:
     async def scene(address: str) -> None:
         async with connect(address, as_operator(tmp_path)) as ann, connect(address, as_operator(tmp_path, BOB)) as bob:
             await bob.fleet()
+            heard = asyncio.Event()
+            watching = asyncio.create_task(follow(bob, heard))
+            await heard.wait()
             await ann.remove_operator("bob")
             with pytest.raises(Denied, match="was revoked"):
                 await bob.fleet()
+            with pytest.raises(Denied, match="was revoked"):
+                await watching
 
     play(tmp_path, scene)
 

@@ -176,7 +176,7 @@ async def coordinator_with_members(state_dir: Path) -> AsyncIterator[str]:
     """A coordinator whose callers have certificates; its authority lies in `state_dir`."""
     with closing(open_store(state_dir)) as store:
         membership = Membership(store, clock.unix_s)
-        server = rpc.server(membership.admit)
+        server = rpc.server(membership.admit, membership.calls)
         address = rpc.bind(server, "127.0.0.1:0", rpc.ServerIdentity(current=membership.own_identity))
         async with served(CoordinatorConfig(listen=address, state_dir=state_dir), server, store, membership):
             yield address
