@@ -322,7 +322,7 @@ def _region_order(name: str, words: str) -> None:
 _region_order("cordon", "Place nothing new in REGION. What runs there goes on.")
 _region_order("drain", "Place nothing new in REGION, and end its rollout workers. Trainers stay until their jobs end.")
 _region_order("uncordon", "Open REGION to jobs again, and start the workers that were drained.")
-_region_order("remove", "Forget REGION, whose agent has stopped and where no job has tasks.")
+_region_order("remove", "Forget REGION, where no job has tasks. Its session ends, and its certificates are refused.")
 
 
 @click.command()

@@ -210,6 +210,14 @@ def authority_within(certificate: bytes) -> bytes:
         raise Denied(f"the server's certificate is none of a fleet: {error}") from error
 
 
+def pem_of(certificate: bytes) -> bytes:
+    """Return a certificate in PEM that is given in DER. Raises: Denied if it is none."""
+    try:
+        return x509.load_der_x509_certificate(certificate).public_bytes(_PEM)
+    except ValueError as error:
+        raise Denied(f"this is no certificate: {error}") from error
+
+
 def certificate_digest(certificate: bytes) -> bytes:
     """Return the SHA-256 of a certificate (PEM)."""
     return sha256(x509.load_pem_x509_certificate(certificate).public_bytes(_DER)).digest()

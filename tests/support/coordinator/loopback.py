@@ -57,8 +57,9 @@ class FakeAgent:
         allows_own_code: bool = False,
         replica_store: str = "",
         secured: rpc.Secured | None = None,
+        gateway_address: str = "",
     ) -> None:
-        self.secured = secured
+        self.secured, self.gateway_address = secured, gateway_address or f"{region}:1"
         self.allows_own_code, self.replica_store = allows_own_code, replica_store
         self.address, self.region, self.boot_id = address, region, boot_id
         self.epoch, self.sequence = 0, 1
@@ -75,7 +76,7 @@ class FakeAgent:
             inventory(own, allows_own_code=self.allows_own_code, replica_store=self.replica_store)
         )
         hello = control_pb2.Hello(
-            region=self.region, boot_id=self.boot_id, gateway_address=f"{self.region}:1", inventory=offered
+            region=self.region, boot_id=self.boot_id, gateway_address=self.gateway_address, inventory=offered
         )
         await self.call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
         try:
