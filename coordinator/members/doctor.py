@@ -32,6 +32,9 @@ from periplus.view.terminal.visible import say
 EXIT_AILING = 1
 """Exit code if a check found what must be mended."""
 
+SCHEMA = "periplus.findings/1"
+"""Name and version of the format of `-o json`."""
+
 PACKAGES = ("periplus", "grpcio", "cryptography", "torch", "transformers")
 LEAST_FREE_BYTES = 20_000_000_000
 """Free bytes below which a run of a small model may fill the disk. Chosen by hand."""

@@ -15,6 +15,7 @@ KNOWN = {
     "periplus.copy/1",
     "periplus.delta/1",
     "periplus.devices/1",
+    "periplus.findings/1",
     "periplus.fleet/1",
     "periplus.job-status/1",
     "periplus.job/1",
