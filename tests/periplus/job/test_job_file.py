@@ -36,6 +36,7 @@ TOP_LEVEL = (
     "failure",
     "checkpoint",
     "output",
+    "secrets",
 )
 
 
