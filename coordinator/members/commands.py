@@ -88,8 +88,8 @@ def revoke(operator: str, coordinator: str | None) -> int:
 def login(token_: str) -> int:
     """Become an operator of a fleet with a TOKEN of `periplus token create --operator NAME`.
 
-    Commands for the token's coordinator find the identity by themselves. It is valid for seven days, and renewed by any
-    command in the last of them. With - in place of TOKEN it is read from standard input.
+    Commands for the token's coordinator find the identity by themselves. It is valid for seven days, and any command
+    from the fifth day on renews it. With - in place of TOKEN it is read from standard input.
     """
     read = JoinToken.from_text(given_token(token_))
     identity = asyncio.run(join(read))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from coordinator.store import Store
 from periplus.errors import Denied
 from periplus.net import parties
-from periplus.net.certificates import LIFETIME_S, FleetAuthority, Identity, certified_party, expires_at_s, serial_of
+from periplus.net.certificates import LIFETIME_S, Identity, certified_party, expires_at_s, serial_of
 from periplus.net.parties import COORDINATOR, Party, PartyKind, Rights, check_not_revoked
 from periplus.net.rpc import Call, OpenCalls
 
@@ -37,11 +37,6 @@ class Membership:
         self._own = self._authority.identity(COORDINATOR, now_s())
 
     @property
-    def authority(self) -> FleetAuthority:
-        """The fleet's authority."""
-        return self._authority
-
-    @property
     def revocations(self) -> Mapping[str, float]:
         """Unix time until which certificates are revoked, by the party's URI."""
         return dict(self._revocations)
@@ -54,7 +49,7 @@ class Membership:
 
     def token_certificate(self, party: Party, request: bytes, lifetime_s: float) -> bytes:
         """Return the certificate (PEM) of a join token, for the key of a signing request. Raises: Denied."""
-        return self._authority.certify(request, parties.joining(party), self._now_s(), lifetime_s)
+        return self._certified(parties.joining(party), request, lifetime_s)
 
     def join(self, token: bytes, request: bytes) -> bytes:
         """Return the certificate of a new member, for the certificate of a token that was not used. Raises: Denied."""
@@ -68,16 +63,17 @@ class Membership:
         """Return a new certificate of a member. Raises: Denied."""
         return self._certified(party, request)
 
-    def _certified(self, party: Party, request: bytes) -> bytes:
+    def _certified(self, party: Party, request: bytes, lifetime_s: float = LIFETIME_S) -> bytes:
         # Not within the second of a revocation, which certificates are too coarse to tell.
         issued_s = max(self._now_s(), self._revocations.get(party.uri, 0.0) + 1.0)
-        return self._authority.certify(request, party, issued_s)
+        return self._authority.certify(request, party, issued_s, lifetime_s)
 
     def revoke(self, party: Party) -> None:
-        """Refuse all certificates that a party has until now."""
+        """Refuse all certificates that a party has until now, those of join tokens among them."""
         before_s = float(int(self._now_s()))
-        self._store.revoke(party.uri, before_s, forget_before_s=before_s - LIFETIME_S)
-        self._revocations[party.uri] = before_s
+        for each in (party, parties.joining(party)):
+            self._store.revoke(each.uri, before_s, forget_before_s=before_s - LIFETIME_S)
+            self._revocations[each.uri] = before_s
 
     def admit(self, call: Call) -> None:
         """Check that a caller may make a call. Raises: Denied."""

@@ -10,6 +10,7 @@ learns it.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -24,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from periplus.errors import ConfigError, Denied, NotFound
 from periplus.net.parties import COORDINATOR, Party, party_of
+from periplus.process.disk import replacing
 
 SKEW_S = 300.0
 """Seconds by which the clocks of two machines may differ. Chosen by hand."""
@@ -39,9 +41,10 @@ AUTHORITY_LIFETIME = timedelta(days=20 * 365)
 AUTHORITY_EXTENSION = x509.ObjectIdentifier("2.25.126351502680461061221174737943659191073")
 """Extension with the DER encoding of the authority's certificate. Its number is a random UUID's."""
 
-KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE = "key.pem", "certificate.pem", "authority.pem"
-"""Files of an identity in its folder."""
+IDENTITY_FILE = "identity.pem"
+"""File of an identity in its folder: the key, its certificate, and the authority's certificate."""
 
+_BLOCK = re.compile(rb"-----BEGIN [A-Z ]+-----\n.*?-----END [A-Z ]+-----\n", re.DOTALL)
 _PEM = serialization.Encoding.PEM
 _DER = serialization.Encoding.DER
 
@@ -73,28 +76,24 @@ class Identity:
     def save(self, folder: Path) -> None:
         """Write the identity into a folder that its owner alone may read. Raises: OSError."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The certificate last: with it the identity is whole, and readers look for it.
-        contents = {AUTHORITY_FILE: self.authority, KEY_FILE: self.key, CERTIFICATE_FILE: self.certificate}
-        for name, content in contents.items():
-            partial = folder / f"{name}.new"
-            partial.unlink(missing_ok=True)
-            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-            partial.replace(folder / name)
+        # In one file, so that no reader and no crash finds the key of one certificate beside another one.
+        with replacing(folder / IDENTITY_FILE) as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(self.key + self.certificate + self.authority)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Return the identity in a folder. Raises: NotFound without one, ConfigError if it cannot be read."""
-        names = (KEY_FILE, CERTIFICATE_FILE, AUTHORITY_FILE)
+        path = folder / IDENTITY_FILE
         try:
-            if (folder / KEY_FILE).stat().st_mode & 0o077:
-                raise ConfigError(f"others than its owner may read {folder / KEY_FILE}; chmod 600 it")
-            key, certificate, authority = ((folder / name).read_bytes() for name in names)
+            if path.stat().st_mode & 0o077:
+                raise ConfigError(f"others than its owner may read {path}; chmod 600 it")
+            key, certificate, authority = _BLOCK.findall(path.read_bytes())
             certified_party(certificate)
         except FileNotFoundError as error:
             raise NotFound(f"there is no identity in {folder}") from error
         except (OSError, ValueError, Denied) as error:
-            raise ConfigError(f"the identity in {folder} cannot be read: {error}") from error
+            raise ConfigError(f"{path} is no identity: {error}; join or log in again with a new token") from error
         return cls(key=key, certificate=certificate, authority=authority)
 
 
@@ -121,11 +120,6 @@ class FleetAuthority:
             .sign(key, hashes.SHA256())
         )
         return cls(_key_pem(key), certificate.public_bytes(_PEM))
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the certificate, which join tokens carry."""
-        return certificate_digest(self.certificate)
 
     def certify(self, request: bytes, party: Party, now_s: float, lifetime_s: float = LIFETIME_S) -> bytes:
         """Return a certificate in PEM for the key of a signing request (DER). Its own names do not count.

@@ -5,10 +5,18 @@ import contextlib
 import socket
 import ssl
 
+from periplus import clock
 from periplus.errors import Denied, Unreachable
 from periplus.net import rpc
-from periplus.net.certificates import Identity, authority_within, certificate_digest, new_key, signing_request
-from periplus.net.join_token import JoinToken
+from periplus.net.certificates import (
+    Identity,
+    authority_within,
+    certificate_digest,
+    expires_at_s,
+    new_key,
+    signing_request,
+)
+from periplus.net.join_token import JoinToken, member_of
 from periplus.net.parties import COORDINATOR
 from periplus.net.rpc import Secured
 from periplus.pb.v1 import control_pb2, control_pb2_grpc
@@ -20,7 +28,7 @@ LOOK_S = 10.0
 async def join(token: JoinToken) -> Identity:
     """Return the identity of a new member. The key is made here, and never leaves this process.
 
-    Raises: Denied if the server is not of the token's fleet, or the token was used; Unreachable, TimedOut.
+    Raises: Denied if the server is not of the token's fleet, or the token was used or is too old; Unreachable.
     """
     authority = authority_within(await asyncio.to_thread(server_certificate, token.address))
     if certificate_digest(authority) != token.authority_digest:
@@ -30,14 +38,12 @@ async def join(token: JoinToken) -> Identity:
         )
     holder = Identity(key=token.key, certificate=token.certificate, authority=authority)
     key = new_key()
+    if clock.unix_s() >= expires_at_s(token.certificate):
+        raise Denied(f"the join token of {member_of(token)} is too old; make another with `periplus token create`")
+    request = control_pb2.JoinRequest(request=signing_request(key))
     async with rpc.channel(token.address, Secured(identity=holder, peer=COORDINATOR)) as channel:
         with rpc.remote_errors(token.address):
-            request = control_pb2.JoinRequest(request=signing_request(key))
-            stub = control_pb2_grpc.CoordinatorStub(channel)
-            try:
-                answer = await stub.Join(request, timeout=rpc.CALL_DEADLINE_S)
-            except Unreachable as error:
-                raise Unreachable(f"{error} Or the token is too old: it is valid for an hour") from error
+            answer = await control_pb2_grpc.CoordinatorStub(channel).Join(request, timeout=rpc.CALL_DEADLINE_S)
     return Identity(key=key, certificate=answer.certificate, authority=authority)
 
 

@@ -59,11 +59,6 @@ class DeviceTurns:
         """Let the trainer have the devices."""
         fcntl.flock(self._held, fcntl.LOCK_UN)
 
-    def close(self) -> None:
-        """Give up everything."""
-        for descriptor in (self._wanted, self._held):
-            os.close(descriptor)
-
     async def _unwanted(self) -> None:
         await _locked(self._wanted, fcntl.LOCK_SH)
         fcntl.flock(self._wanted, fcntl.LOCK_UN)

@@ -138,6 +138,13 @@ class Limits:
     roles_on_trainer: Annotated[frozenset[Task], PlainSerializer(sorted)] = frozenset()
     """Tasks that the trainer's process runs itself. They are always in the group of actor training."""
 
+    def allows_group(self, tasks: Sequence[Task], of_workload: Sequence[Task]) -> bool:
+        """Return whether the runtime can run exactly these tasks of a workload by turns on the same devices."""
+        on_trainer = self.roles_on_trainer & set(of_workload)
+        if self.colocates or len(tasks) == 1 or set(tasks) <= on_trainer:
+            return True
+        return bool(self.turns_on) and set(tasks) == {*on_trainer, Task.ACTOR_TRAINING, Task.GENERATION}
+
     def allows_turns(self, tasks: Sequence[Task], gpu: GpuType) -> bool:
         """Return whether tasks that are in one group may use devices of a type by turns."""
         shares = Task.GENERATION in tasks and Task.ACTOR_TRAINING in tasks

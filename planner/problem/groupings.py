@@ -30,9 +30,7 @@ def executable(problem: Problem, tasks: Tasks) -> bool:
             return False
     elif on_trainer & set(tasks) and Task.ACTOR_TRAINING in problem.workload.tasks:
         return False
-    if limits.colocates or len(tasks) == 1 or set(tasks) <= on_trainer:
-        return True
-    return bool(limits.turns_on) and set(tasks) == {*on_trainer, Task.ACTOR_TRAINING, Task.GENERATION}
+    return limits.allows_group(tasks, problem.workload.tasks)
 
 
 def _partitions(tasks: Tasks) -> Iterator[Grouping]:

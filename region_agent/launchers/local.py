@@ -268,7 +268,11 @@ class Supervisor:
             python=self._python(task),
             module=self._module_of[task.role],
             arguments=("--task-file", str(spec_file)),
-            environment={**os.environ, **secrets, **variables_of(settings.num_threads[task.role], devices)},
+            environment={
+                **settings.owner.visible(os.environ),
+                **secrets,
+                **variables_of(settings.num_threads[task.role], devices),
+            },
             folder=os.getcwd(),
         )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from periplus.errors import Denied, PeriplusError
 from periplus.job.run_directory import write_atomically
+from periplus.net.join_token import TOKEN_VARIABLE
 from periplus.process.telemetry import event
 from periplus.values.machine import Inventory
 from periplus.values.task import TaskReport
@@ -152,6 +153,11 @@ class RegionOwner:
             except Denied as error:
                 raise Denied(f"the secret {name} of {task.task_id}: {error} (secrets in {self._file})") from None
         return found
+
+    def visible(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the agent's environment as all processes of jobs may see it: without secrets and the join token."""
+        hidden = {source.env for source in self.policy.secrets.values()} | {TOKEN_VARIABLE}
+        return {name: value for name, value in environment.items() if name not in hidden}
 
     def _refuses(self, task: LocalTask, *, is_started: bool) -> bool:
         key = task.task_id, task.fork

@@ -138,9 +138,7 @@ def may_group(cost_tables: CostTables, tasks: tuple[Task, ...]) -> bool:
     roles = limits.roles_on_trainer & of_workload
     if roles and (set(tasks) & (roles | {Task.ACTOR_TRAINING})) and not (roles | {Task.ACTOR_TRAINING}) <= set(tasks):
         return False
-    if limits.colocates or len(tasks) == 1 or set(tasks) <= roles:
-        return True
-    return bool(limits.turns_on) and set(tasks) == {*roles, Task.ACTOR_TRAINING, Task.GENERATION}
+    return limits.allows_group(tasks, cost_tables.problem.workload.tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,8 +39,7 @@ def of_group(cost_tables: CostTables, group: Group) -> Iterator[Violation]:
         yield Violation(kind="shape", what=f"{names} has no devices")
     # Roles that the runtime has in the trainer's process share its devices, with each other alone.
     roles = limits.roles_on_trainer & set(cost_tables.problem.workload.tasks)
-    shared = {*roles, Task.ACTOR_TRAINING, Task.GENERATION} if limits.turns_on else roles
-    if not limits.colocates and len(group.tasks) > 1 and not set(group.tasks) <= roles and set(group.tasks) != shared:
+    if not limits.allows_group(group.tasks, cost_tables.problem.workload.tasks):
         yield Violation(kind="limits", what=f"the runtime cannot run {names} by turns on the same devices")
     if roles & set(group.tasks) and Task.ACTOR_TRAINING not in group.tasks:
         yield Violation(

@@ -86,7 +86,7 @@ def test_an_agent_joins_with_the_token_of_its_environment_unless_it_is_a_member_
         monkeypatch.setenv("PERIPLUS_JOIN_TOKEN", issued_token(state, address, parties.region("eu")))
         places = [_place("", "", tmp_path, None, plaintext=False) for _ in range(2)]
         assert places == [("eu", address)] * 2, "the token was used once"
-        (tmp_path / ".periplus" / "eu" / "identity" / "certificate.pem").unlink()
+        (tmp_path / ".periplus" / "eu" / "identity" / "identity.pem").unlink()
         with pytest.raises(Exception, match="used already"):
             _place("", "", tmp_path, None, plaintext=False)
         monkeypatch.delenv("PERIPLUS_JOIN_TOKEN")

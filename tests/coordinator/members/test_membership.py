@@ -143,6 +143,20 @@ async def new_token(
     return JoinToken.from_text(token_text(remote.address, holder))
 
 
+def test_a_token_that_was_made_before_a_removal_or_is_too_old_makes_no_member(tmp_path: Path) -> None:
+    async def scene(address: str) -> None:
+        async with connect(address, as_operator(tmp_path)) as remote:
+            token = await new_token(tmp_path, remote, operator="bob", rights="viewer")
+            await remote.remove_operator("bob")
+            with pytest.raises(Denied, match="was revoked"):
+                await join(token)
+        holder = issued_identity(tmp_path, parties.joining(EU), lifetime_s=-1.0)
+        with pytest.raises(Denied, match=r"of region eu is too old; make another"):
+            await join(JoinToken.from_text(token_text(address, holder)))
+
+    play(tmp_path, scene)
+
+
 def test_somebody_in_between_is_noticed_before_the_token_is_shown(tmp_path: Path) -> None:
     async def scene(address: str) -> None:
         text = issued_token(tmp_path, address, EU)

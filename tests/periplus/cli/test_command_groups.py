@@ -36,7 +36,10 @@ def test_the_help_of_a_group_shows_the_options_of_its_default_verb(group: str, v
     ("words", "message"),
     [
         (["jb"], "No such command 'jb'; did you mean job?"),
-        (["xyzzy"], "No such command 'xyzzy'; choose from agent, coordinator, demo, doctor, eval, events, fleet, job, "),
+        (
+            ["xyzzy"],
+            "No such command 'xyzzy'; choose from agent, coordinator, demo, doctor, eval, events, ",
+        ),
         (["job", "lsit"], "No such command 'lsit'; did you mean list?"),
         (["wan", "xyzzy"], "No such command 'xyzzy'; choose from run, set, show"),
         (["weights", "dif"], "No such command 'dif'; did you mean diff?"),

@@ -13,6 +13,7 @@ from periplus import clock
 from periplus.errors import ConfigError, Denied, NotFound, Unreachable
 from periplus.net import parties, rpc
 from periplus.net.certificates import (
+    IDENTITY_FILE,
     LIFETIME_S,
     FleetAuthority,
     Identity,
@@ -169,12 +170,12 @@ def test_an_identity_is_saved_for_its_owner_alone_and_read_again(tmp_path: Path)
     made.save(folder)
     assert Identity.load(folder) == made
     assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
-    (folder / "key.pem").chmod(0o640)
+    (folder / IDENTITY_FILE).chmod(0o640)
     with pytest.raises(ConfigError, match="chmod 600"):
         Identity.load(folder)
-    (folder / "key.pem").chmod(0o600)
-    (folder / "certificate.pem").write_bytes(b"none")
-    with pytest.raises(ConfigError, match="cannot be read"):
+    (folder / IDENTITY_FILE).chmod(0o600)
+    (folder / IDENTITY_FILE).write_bytes(b"none")
+    with pytest.raises(ConfigError, match=r"is no identity.* new token"):
         Identity.load(folder)
 
 

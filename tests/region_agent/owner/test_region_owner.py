@@ -24,6 +24,7 @@ from region_agent.config import AgentConfig
 from region_agent.gateway.traffic import Traffic
 from region_agent.launchers.local import MODULE_OF
 from region_agent.owner.egress import DayOfEgress, kept_day
+from region_agent.owner.policy_file import AgentPolicy, SecretSource
 from region_agent.owner.region_owner import RegionOwner
 from region_agent.state_directory import StateDirectory
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
@@ -301,3 +302,9 @@ def test_an_agent_without_a_policy_has_no_secrets_and_keeps_no_count(tmp_path: P
         assert not StateDirectory(tmp_path / "state").egress.exists()
 
     play(scene)
+
+
+def test_processes_do_not_inherit_the_agents_secrets_and_its_join_token() -> None:
+    owner = RegionOwner(policy=AgentPolicy(secrets={"hub-token": SecretSource(env="HUB_TOKEN")}))
+    environment = {"HUB_TOKEN": "secret", "PERIPLUS_JOIN_TOKEN": "secret", "HOME": "/root"}
+    assert owner.visible(environment) == {"HOME": "/root"}
