@@ -48,8 +48,13 @@ _STATE_DIRECTORY = click.option(
     "--state-dir",
     type=DirectoryToWrite(),
     default=None,
-    help="Where the agent keeps its identity, and the gateway what is not committed  "
-    "[default: .periplus/REGION in the work directory]",
+    help="Where the gateway keeps what is not committed  [default: .periplus/REGION in the work directory]",
+)
+_IDENTITY_DIRECTORY = click.option(
+    "--identity-dir",
+    type=DirectoryToWrite(),
+    default=None,
+    help="Where the agent keeps its identity  [default: identity in the state directory]",
 )
 
 
@@ -62,25 +67,27 @@ def agent() -> None:
 @click.argument("token", metavar="TOKEN")
 @_WORK_DIRECTORY
 @_STATE_DIRECTORY
-def join(token: str, work_dir: Path, state_dir: Path | None) -> int:
+@_IDENTITY_DIRECTORY
+def join(token: str, work_dir: Path, state_dir: Path | None, identity_dir: Path | None) -> int:
     """Make this machine's agent a member of a fleet, with a TOKEN of `periplus token create REGION`.
 
     The agent's key is made here. Then start the agent with the same directories: `periplus agent`. With - in place of
     TOKEN it is read from standard input, where other users of the machine do not see it.
     """
-    region, coordinator = _join(given_token(token), work_dir, state_dir)
+    region, coordinator = _join(given_token(token), work_dir, state_dir, identity_dir)
     click.echo(f"joined the fleet of {coordinator} as region {region}; start the agent with `periplus agent run`")
     return errors.EXIT_OK
 
 
-def _join(text: str, work_dir: Path, state_dir: Path | None) -> tuple[str, str]:
+def _join(text: str, work_dir: Path, state_dir: Path | None, identity_dir: Path | None) -> tuple[str, str]:
     """Join a fleet, and return (region, coordinator's address)."""
     region = member_of(JoinToken.from_text(text)).name
-    return asyncio.run(joined(text, StateDirectory(_state_dir(region, work_dir, state_dir)).identity))
+    folder = identity_dir or StateDirectory(_state_dir(region, work_dir, state_dir)).identity
+    return asyncio.run(joined(text, folder))
 
 
 def _place(
-    region: str, coordinator: str, work_dir: Path, state_dir: Path | None, *, plaintext: bool
+    region: str, coordinator: str, work_dir: Path, state_dir: Path | None, identity_dir: Path | None, *, plaintext: bool
 ) -> tuple[str, str]:
     """Return (region, coordinator's address) of an agent, from its options and its identity.
 
@@ -93,9 +100,9 @@ def _place(
         return region, coordinator or DEFAULT_COORDINATOR
     token = os.environ.get(TOKEN_VARIABLE, "")
     name = region or (member_of(JoinToken.from_text(token)).name if token else "")
-    if not name and state_dir is None:
+    if not name and state_dir is None and identity_dir is None:
         raise errors.ConfigError("give --region or --state-dir: the identity of the agent lies in its state directory")
-    folder = StateDirectory(_state_dir(name, work_dir, state_dir)).identity
+    folder = identity_dir or StateDirectory(_state_dir(name, work_dir, state_dir)).identity
     try:
         if token and not is_of(folder, token, clock.unix_s()):
             return asyncio.run(joined(token, folder))
@@ -161,6 +168,7 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
 )
 @_WORK_DIRECTORY
 @_STATE_DIRECTORY
+@_IDENTITY_DIRECTORY
 @click.option(
     "--allow-dir",
     "allow_dirs",
@@ -258,6 +266,7 @@ def run(
     health_listen: str,
     work_dir: Path,
     state_dir: Path | None,
+    identity_dir: Path | None,
     allow_dirs: tuple[Path, ...],
     replica_store: str,
     token_file: Path | None,
@@ -286,7 +295,7 @@ def run(
     from region_agent.app import run as run_agent  # the weight codec's compiler takes a second to load
 
     telemetry.configure(log_level, sys.stderr)
-    region, coordinator = _place(region, coordinator, work_dir, state_dir, plaintext=plaintext)
+    region, coordinator = _place(region, coordinator, work_dir, state_dir, identity_dir, plaintext=plaintext)
     config = validate(
         AgentConfig,
         {
@@ -299,6 +308,7 @@ def run(
             "health_listen": health_listen,
             "work_dir": str(work_dir),
             "state_dir": str(_state_dir(region, work_dir, state_dir)),
+            "identity_dir": str(identity_dir) if identity_dir else None,
             "allow_dirs": [str(each) for each in allow_dirs],
             "replica_store": replica_store,
             "token_file": str(token_file) if token_file else None,

@@ -53,6 +53,9 @@ class AgentConfig(Config):
     time.
     """
 
+    identity_dir: Path | None = None
+    """Directory of the agent's identity; None for one in `state_dir`."""
+
     plaintext: bool = False
     """Whether connections are plain TCP without identities, which only loopback addresses allow."""
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from coordinator.client.connection import Coordinator
 from coordinator.local_fleet.services import AGENT, Services
@@ -143,7 +144,13 @@ class LocalFleet:
             *(
                 self._services.start(
                     f"{AGENT}{name}",
-                    [*agent, "--region", name],
+                    [
+                        *agent,
+                        "--region",
+                        name,
+                        "--identity-dir",
+                        str(self._services.folder / f"identity-{quote(name, safe='')}"),
+                    ],
                     {TOKEN_VARIABLE: issued_token(settings.state_dir, coordinator, parties.region(name))},
                 )
                 for name in regions

@@ -56,7 +56,7 @@ class Services:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._running: list[Service] = []
         self._fork_server = ""
 
@@ -67,7 +67,7 @@ class Services:
         """
         # Not in the fleet's folder: the path of a Unix socket has at most 108 characters.
         self._fork_server = str(Path(tempfile.mkdtemp(prefix="periplus-fork-")) / "socket")
-        log = self._folder / f"{FORK_SERVER}.log"
+        log = self.folder / f"{FORK_SERVER}.log"
         # Libraries that start threads when they are imported would make a fork impossible.
         variables = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
         popen = _spawn(fork_server_command(self._fork_server), log, variables)
@@ -82,7 +82,7 @@ class Services:
         """
         # A region's name may contain a colon, which is not usable in file names everywhere.
         file_name = name.replace(":", "-")
-        ready_file, log = self._folder / f"{file_name}.ready.json", self._folder / f"{file_name}.log"
+        ready_file, log = self.folder / f"{file_name}.ready.json", self.folder / f"{file_name}.log"
         command = [sys.executable, "-m", "periplus", *arguments, "--ready-file", str(ready_file), "--stop-on-stdin-eof"]
         forking = {ADDRESS_VARIABLE: self._fork_server} if self._fork_server else {}
         popen = _spawn(command, log, forking | dict(variables))
@@ -135,7 +135,7 @@ class Services:
     def move_logs(self, folder: Path) -> None:
         """Append the services' logs to files of the same names in `folder`."""
         folder.mkdir(parents=True, exist_ok=True)
-        for log in self._folder.glob("*.log"):
+        for log in self.folder.glob("*.log"):
             with (folder / log.name).open("ab") as target:
                 target.write(log.read_bytes())
 

@@ -84,14 +84,14 @@ def test_an_agent_joins_with_the_token_of_its_environment_unless_it_is_a_member_
 
     def scene(address: str) -> None:
         monkeypatch.setenv("PERIPLUS_JOIN_TOKEN", issued_token(state, address, parties.region("eu")))
-        places = [_place("", "", tmp_path, None, plaintext=False) for _ in range(2)]
+        places = [_place("", "", tmp_path, None, None, plaintext=False) for _ in range(2)]
         assert places == [("eu", address)] * 2, "the token was used once"
         (tmp_path / ".periplus" / "eu" / "identity" / "identity.pem").unlink()
         with pytest.raises(Exception, match="used already"):
-            _place("", "", tmp_path, None, plaintext=False)
+            _place("", "", tmp_path, None, None, plaintext=False)
         monkeypatch.delenv("PERIPLUS_JOIN_TOKEN")
         with pytest.raises(Exception, match="join the fleet first"):
-            _place("eu", "", tmp_path, None, plaintext=False)
+            _place("eu", "", tmp_path, None, None, plaintext=False)
 
     async def play() -> None:
         async with asyncio.timeout(DEADLINE_S), coordinator_with_members(state) as address:
