@@ -3,7 +3,7 @@
 - `profiled_step_error_demo`, `profiled_step_error_4.7M`, `profiled_step_error_mean`: |predicted / measured - 1| of a
   step's seconds, for the job of the demo, the job of 4.7 M parameters, and the mean over ten unlike jobs
   (`bench/experiment_cases/unlike_jobs.py`). Each runs to its end on a new fleet, whose regions are profiled for its
-  model before it is planned.
+  model before it is planned, and it is planned with the mean length of completions of a run of three steps before.
 - `balanced_vs_ideal_min`: with one process 2 and 4 times slower, the least seconds of a step, with work divided in
   proportion to speed, over those measured; the worst of generation with staleness 0 and 1 (two workers) and of
   training (two ranks), which `balanced_vs_ideal_generation` and `balanced_vs_ideal_training` tell apart.
@@ -21,9 +21,11 @@ packaged figures. The last line is one JSON object, and everything else goes to 
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from bench.experiment_cases.balance import balance
@@ -42,6 +44,9 @@ BALANCE, WAN, REGRET = "balance", "wan", "regret"
 OTHERS = {"quality": quality, "turns": by_turns}
 """Measurements without a target."""
 
+TRIAL_STEPS = 3
+"""Steps of the short run that tells the mean length of a job's completions before the job is planned."""
+
 TARGETS: Mapping[str, tuple[str, float, str]] = {
     "profiled_step_error_demo": ("<=", 0.15, "fraction"),
     "profiled_step_error_4.7M": ("<=", 0.15, "fraction"),
@@ -59,9 +64,15 @@ TARGETS: Mapping[str, tuple[str, float, str]] = {
 
 def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
     """Run one of the ten jobs, with `profiles` of its machines, and return the terms and the error of its steps."""
-    case = CASES[name]
+    case, keys = CASES[name], list[str]()
+    if profiles:
+        with new_home() as folder:
+            trial, _ = run_whole(folder, case.job(folder, f"steps={TRIAL_STEPS}"), case.regions, grid=case.grid())
+            keys = [f"sampling.expected_tokens={_mean_tokens(trial.files.run_dir)}"]
     with new_home() as folder:
-        ended, profile_s = run_whole(folder, case.job(folder), case.regions, grid=case.grid(), profiles=profiles)
+        job = case.job(folder, *keys)
+        ended, profile_s = run_whole(folder, job, case.regions, grid=case.grid(), profiles=profiles)
+        mean_tokens = _mean_tokens(ended.files.run_dir)
     plan = Plan.from_json(ended.plan_json)
     terms = terms_of(plan.to_tree(), dict(ended.measured))
     (step,) = (each for each in terms if each.name == STEP)
@@ -70,6 +81,7 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
     return {
         "step_error": abs(step.predicted / step.measured - 1),
         "profile_s": profile_s,
+        "completion_tokens_mean": {"expected": job.sampling.expected_tokens, "measured": mean_tokens},
         "terms": [asdict(each) for each in terms],
         "binding": plan.binding,
         "figures": plan.figures,
@@ -77,6 +89,13 @@ def measured_case(name: str, *, profiles: bool) -> dict[str, Any]:
             {"task": each.task, "region": each.region, "num_workers": each.num_workers} for each in plan.assignments
         ],
     }
+
+
+def _mean_tokens(run_dir: str) -> float:
+    """Return the mean length of the completions of a run."""
+    lines = (Path(run_dir) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = [record for record in map(json.loads, lines) if record["kind"] == "step"]
+    return statistics.fmean(record["completion_tokens_mean"] for record in steps)
 
 
 def main() -> int:

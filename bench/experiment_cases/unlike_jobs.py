@@ -36,9 +36,10 @@ class Case:
     link: tuple[float, float] | None = None
     keys: Mapping[str, object] = field(default_factory=dict)
 
-    def job(self, folder: Path) -> JobFile:
-        """Return the resolved job; its model is written below `folder`."""
-        changes = [f"steps={self.steps}", *(f"{key}={value}" for key, value in (MEASURED | dict(self.keys)).items())]
+    def job(self, folder: Path, *keys: str) -> JobFile:
+        """Return the resolved job with these keys; its model is written below `folder`."""
+        own = MEASURED | dict(self.keys)
+        changes = [f"steps={self.steps}", *(f"{key}={value}" for key, value in own.items()), *keys]
         if not self.model:
             return load_job(ROOT / "examples" / "spelling.yaml", changes)
         path = folder / self.model

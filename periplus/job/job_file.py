@@ -65,6 +65,10 @@ class SamplingSection(Config):
     max_new_tokens: int = Field(default=16, ge=1, le=131_072)
     """Largest length of a completion in tokens, including the end token."""
 
+    expected_tokens: float | None = Field(default=None, ge=1, le=131_072)
+    """Mean length of a completion in tokens, as far as you know it: plans predict with it. Memory is planned for
+    max_new_tokens. Runs record the mean as completion_tokens_mean. Default: sampling.max_new_tokens."""
+
     stop: StopStrings = ()
     """Texts that end a completion: with the token after which its text, without special tokens, first contains one of
     them. Tokens up to that one are kept and trained on. Reward functions get the text before the stop string."""
@@ -474,6 +478,11 @@ def _disagreements(job: JobFile) -> list[str]:
     refusals += eval_disagreements(job.eval, max_new_tokens=job.sampling.max_new_tokens, plays_episodes=plays_episodes)
     refusals += engine_section.disagreements(job.engine, workers_per_region=job.plan.workers_per_region)
     refusals += reward_section.disagreements(job.reward)
+    if (job.sampling.expected_tokens or 0.0) > job.sampling.max_new_tokens:
+        refusals.append(
+            f"sampling.expected_tokens is {job.sampling.expected_tokens:g}, but completions have at most "
+            f"sampling.max_new_tokens = {job.sampling.max_new_tokens}; lower the one or raise the other"
+        )
     if job.model.lora is not None and job.train.devices > 1:
         refusals.append(
             f"model.lora is given and train.devices is {job.train.devices}, but adapters are trained on one device; "

@@ -5,7 +5,7 @@ measured, every completion has its maximum length and every version costs a full
 assumptions remains valid.
 """
 
-from periplus.job.job_file import JobFile
+from periplus.job.job_file import JobFile, SamplingSection
 from planner.files.workload_file import CRITIC_ALGORITHMS, FULL_COPY_BYTES
 from planner.problem import lengths
 from planner.problem.architecture import Architecture
@@ -36,7 +36,6 @@ def workload_of_job(
     job: JobFile,
     architecture: Architecture,
     *,
-    completion_tokens: Lengths | None = None,
     weights: WeightTransfer = UNMEASURED_WEIGHTS,
 ) -> Workload:
     """Return the workload of a resolved job. All its roles have the actor's `architecture`."""
@@ -47,13 +46,18 @@ def workload_of_job(
         prompts_per_step=job.train.groups_per_step,
         group_size=job.algorithm.group_size,
         prompt_tokens=lengths.constant(job.sampling.prompt_tokens),
-        # Unmeasured completions have the maximum length, so that a plan does not become invalid when they are measured.
-        completion_tokens=completion_tokens or lengths.constant(job.sampling.max_new_tokens),
+        completion_tokens=_completion_tokens(job.sampling),
         epochs_per_step=job.train.epochs,
         minibatches_per_step=job.train.minibatches,
         weights=weights,
         lora_rank=job.model.lora_rank,
     )
+
+
+def _completion_tokens(sampling: SamplingSection) -> Lengths:
+    if sampling.expected_tokens is None:
+        return lengths.constant(sampling.max_new_tokens)
+    return lengths.of_mean(sampling.expected_tokens, sampling.max_new_tokens)
 
 
 def rules_of_job(job: JobFile) -> Rules:

@@ -11,6 +11,9 @@ from planner.problem.workload import Lengths
 NUM_QUANTILES = 64
 """Number of quantiles. 64 resolve the 99th percentile; more would slow down every cost evaluation."""
 
+MOST_QUANTILES = 1024
+"""Largest number of quantiles, for means far below their cap."""
+
 
 def constant(tokens: float) -> Lengths:
     """Return the distribution in which every sample has this length."""
@@ -28,6 +31,28 @@ def lognormal(*, median_tokens: float, sigma: float, cap_tokens: float) -> Lengt
     return Lengths(
         quantiles=tuple(min(cap_tokens, median_tokens * math.exp(sigma * normal.inv_cdf(p))) for p in places)
     )
+
+
+def of_mean(mean_tokens: float, cap_tokens: float) -> Lengths:
+    """Return the distribution between 0 and the cap of which nothing but the mean is known: that of largest entropy.
+
+    Its density is exponential (E. T. Jaynes, Physical Review 106, 620, 1957). Its largest quantile is the cap. Raises:
+    ValueError if the mean is not positive, or above the cap.
+    """
+    if not 0 < mean_tokens <= cap_tokens:
+        raise ValueError(f"a mean of {mean_tokens} tokens is not above 0 and at most {cap_tokens}")
+    # The cap is one quantile of all, and must not lift the mean above the one that is wanted.
+    num = min(max(NUM_QUANTILES, math.ceil(2 * cap_tokens / mean_tokens)), MOST_QUANTILES)
+    places = (np.arange(num) + 0.5) / num
+    low, high = -1e4, 1e4
+    while high - low > 1e-9:
+        rate = (low + high) / 2
+        # For a rate of 0 the density is uniform. Negative rates would overflow in the formula of positive ones.
+        shares = -np.log1p(places * np.expm1(-abs(rate))) / abs(rate) if rate else places.copy()
+        shares = np.sort(1 - shares) if rate < 0 else shares
+        shares[-1] = 1.0
+        low, high = (rate, high) if shares.mean() * cap_tokens > mean_tokens else (low, rate)
+    return Lengths(quantiles=tuple((shares * cap_tokens).tolist()))
 
 
 def of_samples(samples: Sequence[float], cap_tokens: float = math.inf) -> Lengths:

@@ -225,6 +225,7 @@ class Learner:
                 sums, entropy_sum = sums.plus(update.sums), entropy_sum + update.entropy_sum
                 gradients.append(update.gradient)
                 value_gradients += [update.value_gradient] if update.value_gradient else []
+        self._speeds.ended()
         # Each rank filled in its own rows and left zeros elsewhere, so that the sum over ranks is the whole tensor.
         at_start_BT = self._ranks.sum_(start_BT) if targets.proximal_BT is None else targets.proximal_BT
         mismatch = measure_mismatch(

@@ -3,10 +3,11 @@ from typing import Any
 import pytest
 
 from periplus.config.loading import validate
+from periplus.errors import ConfigError
 from periplus.job.job_file import JobFile, resolve
 from planner.devices.catalogue import architectures
 from planner.jobs.job_workload import rules_of_job, tasks_of_job, workload_of_job
-from planner.problem.workload import Lengths, Task, WeightTransfer
+from planner.problem.workload import Task, WeightTransfer
 
 TINY = architectures()["builtin:qwen3-tiny"]
 
@@ -28,11 +29,19 @@ def test_what_nobody_measured_is_as_long_and_as_large_as_it_can_be() -> None:
     assert workload.weights == WeightTransfer(bytes_per_param=2.0, is_delta=True)
 
 
-def test_what_was_measured_comes_in_as_an_argument() -> None:
-    measured = Lengths(quantiles=(5.0, 7.0))
+def test_the_measured_size_of_weights_comes_in_as_an_argument() -> None:
     weights = WeightTransfer(bytes_per_param=0.01, is_delta=True)
-    workload = workload_of_job(job(), TINY, completion_tokens=measured, weights=weights)
-    assert (workload.completion_tokens, workload.weights) == (measured, weights)
+    assert workload_of_job(job(), TINY, weights=weights).weights == weights
+
+
+def test_an_expected_length_is_the_mean_and_the_largest_stays() -> None:
+    completions = workload_of_job(job(sampling={"max_new_tokens": 99, "expected_tokens": 20}), TINY).completion_tokens
+    assert (completions.mean, completions.largest) == (pytest.approx(20), 99.0)
+
+
+def test_an_expected_length_above_the_largest_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"sampling.expected_tokens is 100, but .* sampling.max_new_tokens = 99"):
+        job(sampling={"max_new_tokens": 99, "expected_tokens": 100})
 
 
 @pytest.mark.parametrize(

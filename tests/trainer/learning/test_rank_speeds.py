@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.learning.rank_speeds import NOTABLE, RankSpeeds
+from trainer.learning.rank_speeds import NOTABLE, RankSpeeds, shares_of
 from trainer.learning.ranks import Ranks
 
 
@@ -16,7 +16,7 @@ class Others(Ranks):
     seconds: Callable[[], list[float]]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        tensor.copy_(torch.tensor(self.seconds(), dtype=tensor.dtype))
+        tensor[0] = torch.tensor(self.seconds(), dtype=tensor.dtype)
         return tensor
 
 
@@ -65,5 +65,39 @@ def test_a_probe_is_of_this_rank_alone_and_takes_a_small_part_of_a_step() -> Non
 
     speeds = RankSpeeds(torch.device("cpu"))
     speeds.measured(Alone(rank=1, size=3))
-    assert heard[0][0] == heard[0][2] == 0.0
-    assert 0.0 < heard[0][1] < 1.0
+    speeds.ended()
+    speeds.measured(Alone(rank=1, size=3))
+    assert heard[1][1][1] > 0.0
+    (seconds, work) = heard[0]
+    assert seconds[0] == seconds[2] == 0.0
+    assert 0.0 < seconds[1] < 1.0
+    assert work == [0.0, 0.0, 0.0], "there was no step yet"
+
+
+@pytest.mark.parametrize(
+    ("slower", "constant", "expected"),
+    [(1.0, 0.5, (0.5, 0.5)), (2.0, 0.0, (2 / 3, 1 / 3)), (2.0, 0.5, (5 / 6, 1 / 6)), (4.0, 0.5, (1.0, 0.0))],
+)
+def test_constant_work_makes_the_share_of_a_slow_rank_smaller(
+    slower: float, constant: float, expected: tuple[float, float]
+) -> None:
+    shares = shares_of([1.0, slower], constant)
+    assert shares == pytest.approx(expected)
+    ends = [seconds * (constant + share) for seconds, share in zip([1.0, slower], shares, strict=True)]
+    assert ends[0] == pytest.approx(ends[1]) or shares[1] == 0.0
+
+
+def test_constant_work_is_found_from_the_seconds_that_ranks_compute() -> None:
+    """A rank that is slower by 2 ends with the others once its share allows for the work that is not of rows."""
+    constant, shares = 0.4, (0.5, 0.5)
+
+    class Steps(Ranks):
+        def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
+            tensor[0] = torch.tensor([0.01, 0.02], dtype=tensor.dtype)
+            tensor[1] = 30 * (constant + torch.tensor(shares, dtype=tensor.dtype))
+            return tensor
+
+    speeds, ranks_here = RankSpeeds(torch.device("cpu")), Steps(rank=0, size=2)
+    for _ in range(20):
+        shares = speeds.measured(ranks_here).shares
+    assert shares == pytest.approx(shares_of([1.0, 2.0], constant), abs=0.03)
