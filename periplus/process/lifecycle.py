@@ -15,6 +15,7 @@ from pathlib import Path
 
 from periplus import errors
 from periplus.process.disk import replacing
+from periplus.process.service_manager import ServiceManager
 
 _STDIN_FD = 0
 _DISCARD_BYTES = 1 << 16
@@ -52,10 +53,12 @@ async def wait_for_stop(
 
     The signal handlers are set only during this call, so that a second Ctrl-C interrupts a graceful stop. `on_waiting`
     is called once they are set. Write the ready file there, because a parent may stop its child as soon as it is ready.
+    systemd is told that the service is ready then, and while it stops.
     A stdin that is closed, or that cannot be polled (a file, /dev/null), counts as ended.
     """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[ShutdownReason] = loop.create_future()
+    manager = ServiceManager()
 
     def stop(reason: ShutdownReason) -> None:
         if not stopped.done():
@@ -71,8 +74,10 @@ async def wait_for_stop(
         # Only now: a parent that reads the ready file may send a signal at once.
         if on_waiting is not None:
             on_waiting()
+        manager.ready()
         return await stopped
     finally:
+        manager.stopping()
         loop.remove_signal_handler(signal.SIGTERM)
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGHUP)
