@@ -19,6 +19,7 @@ from coordinator.events import (
     RefuseCertificate,
     SendCertificate,
     SendDesired,
+    SendListen,
     SendProbe,
     SendProfile,
     SendRenewed,
@@ -85,8 +86,8 @@ def hello_from_pb(message: control_pb2.Hello) -> Hello:
             f"region name {message.region[:80]!r} is not usable; use up to 63 letters, digits and : . _ - "
             "that begin with a letter or digit"
         )
-    if not message.boot_id or not message.gateway_address:
-        raise WireError(f"the hello of region {message.region} lacks its boot_id or gateway_address")
+    if not message.boot_id:
+        raise WireError(f"the hello of region {message.region} lacks its boot_id")
     return Hello(
         region=message.region,
         boot_id=message.boot_id,
@@ -187,6 +188,9 @@ def order_to_pb(order: Order, authority: JobAuthority) -> control_pb2.Coordinato
                 dst_region=order.dst_region, gateway_address=order.gateway_address, payload_bytes=order.payload_bytes
             )
             return control_pb2.CoordinatorMessage(epoch=order.epoch, probe=probe)
+        case SendListen():
+            listen = control_pb2.ListenOrder(relay_region=order.relay_region, relay_address=order.relay_address)
+            return control_pb2.CoordinatorMessage(epoch=order.epoch, listen=listen)
         case SendProfile():
             profile = control_pb2.ProfileOrder(job_json=order.job_json, model_config=order.model_config)
             return control_pb2.CoordinatorMessage(epoch=order.epoch, profile=profile)
@@ -374,6 +378,7 @@ def _region_to_pb(region: RegionState) -> control_pb2.Region:
         ],
         last_seen_s=region.last_seen_s,
         mode=region.mode,
+        relay=region.relay,
     )
 
 

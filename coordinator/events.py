@@ -226,6 +226,16 @@ class SendProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendListen:
+    """Tell a region at whose gateway to wait for connections to its own; at none if `relay_region` is empty."""
+
+    region: str
+    epoch: int
+    relay_region: str
+    relay_address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendProfile:
     """Tell a region to measure what the work of a job's model takes on its machine."""
 
@@ -314,6 +324,7 @@ class FleetEventKind(StrEnum):
     DEVICES_CHANGED = "devices_changed"
     LINK_FAILED = "link_failed"
     LINK_WORKS_AGAIN = "link_works_again"
+    RELAY_CHANGED = "relay_changed"
     JOB_SUBMITTED = "job_submitted"
     JOB_CHANGED = "job_changed"
     JOB_GROWTH = "job_growth"
@@ -337,7 +348,16 @@ class FleetEvent:
     actor: str = field(default="", kw_only=True)
 
 
-Order = SendDesired | SendProbe | SendProfile | SendRenewed | SendRevocations | SendCertificate | RefuseCertificate
+Order = (
+    SendDesired
+    | SendProbe
+    | SendListen
+    | SendProfile
+    | SendRenewed
+    | SendRevocations
+    | SendCertificate
+    | RefuseCertificate
+)
 """An effect that is sent to an agent over its region's session."""
 
 Effect = Order | FenceSession | Publish | RunPlanner | FleetEvent

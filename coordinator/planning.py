@@ -13,7 +13,7 @@ from dataclasses import replace
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.machine.growth import without_job
 from coordinator.machine.reservations import free_devices, free_memory, memory_shortage
-from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State
+from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State, dialled_address
 from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.process.telemetry import event as log_event
@@ -170,7 +170,7 @@ def fleet_of(
         links=tuple(
             Link(src_region=src, dst_region=dst, rtt_s=link.rtt_s, bytes_per_s=link.throughput_bits_per_s / 8)
             for (src, dst), link in sorted(state.links.items())
-            if {src, dst} <= regions
+            if {src, dst} <= regions and dialled_address(state, dst)
         ),
         gpu_types=types,
     )

@@ -90,11 +90,12 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         hello, session = convert.hello_from_pb(first.hello), AgentSession()
         if (party := rpc.caller(context)) is not None and party.name != hello.region:
             raise Denied(f"the certificate is of {party}, and the hello says region {hello.region}")
-        if leads_nowhere_else(hello.gateway_address) and is_other_machine(context.peer()):
+        address = hello.gateway_address  # empty if the agent knows that nobody can dial it
+        if address and leads_nowhere_else(address) and is_other_machine(context.peer()):
             raise ConfigError(
-                f"the gateway of {hello.region} says that it is reached at {hello.gateway_address}, where no other "
+                f"the gateway of {hello.region} says that it is reached at {address}, where no other "
                 f"machine finds it, but its agent is at {peer_host(context.peer())}; give the agent --listen HOST:PORT "
-                "with an address of its network, or --advertise HOST:PORT"
+                "with an address of its network, or --advertise HOST:PORT, or --advertise none if nobody can dial it"
             )
         try:
             await self._writer.apply(RegionJoined(hello, first.sequence), session)

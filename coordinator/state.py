@@ -3,7 +3,7 @@
 Nothing here changes the state; `machine/` computes each next state. The machine keeps these invariants, and the tests
 check them:
 
-- The tasks that a region should run are *derived* from the jobs (`desired_by_region`) and never stored.
+- The tasks that a region should run are *derived* from the jobs (`machine/desired.py`) and never stored.
 - A job has at most one trainer, in the region of its placement. A job that has ended has no desired tasks.
 - An accelerator is held by at most one job, and a group of cores by at most `Settings.jobs_per_region`.
 - Of the probes in progress, at most one starts in each region and at most one ends there.
@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from math import ceil
 
 from periplus.errors import Conflict, NotFound, StateError
 from periplus.values.machine import DeviceCount, Inventory, Pace
 from periplus.values.policy import Policy
 from periplus.values.record import Record
+from periplus.values.relayed_address import RelayedAddress
 from periplus.values.replica_url import NO_REPLICA, replica_url
 from periplus.values.task import ENDED, AssignedTask, Role, RunFiles, TaskReport, resume_command
 
@@ -102,7 +102,7 @@ class Hello:
     """The first message of an agent's session.
 
     `boot_id` is new at each start of the agent process. `tasks` has a report of every task that the agent runs, and of
-    every ended one that it still keeps.
+    every ended one that it still keeps. `gateway_address` is empty if other regions cannot dial the gateway.
     """
 
     region: str
@@ -132,7 +132,8 @@ class RegionState:
     `last_sequence` is the sequence number of the last accepted message, -1 before any. `tasks` maps a task's id to its
     last report. `sent_bytes` maps another region to the payload bytes sent to it since the agent's start. `sent` holds
     the desired tasks that were last sent to the agent, or None if this session was sent none yet; `revision` is their
-    number.
+    number. `relay` is the region by way of which others reach the gateway, if they cannot dial it and there is one;
+    `listens_at` is the relayed address that this session was told last, or empty.
     """
 
     hello: Hello
@@ -145,6 +146,8 @@ class RegionState:
     sent: tuple[AssignedTask, ...] | None = None
     revision: int = 0
     mode: RegionMode = RegionMode.OPEN
+    relay: str = ""
+    listens_at: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -524,75 +527,16 @@ def ready_regions(state: State) -> frozenset[str]:
     return frozenset(name for name, region in state.regions.items() if region.connected)
 
 
+def dialled_address(state: State, name: str) -> str:
+    """Return the address with which others reach a region's gateway, if need be by way of a relay; empty if none."""
+    region = state.regions[name]
+    relay = state.regions.get(region.relay)
+    if region.hello.gateway_address or relay is None or not relay.hello.gateway_address:
+        return region.hello.gateway_address
+    at = relay.hello.gateway_address
+    return str(RelayedAddress(relay_address=at, relay_region=region.relay, region=name))
+
+
 def runs_unknown_job(state: State, region: RegionState) -> bool:
     """Return whether the region still runs a task that an earlier coordinator process had started."""
     return any(report.job_id not in state.jobs and report.state not in ENDED for report in region.tasks.values())
-
-
-def desired_by_region(state: State) -> dict[str, tuple[AssignedTask, ...]]:
-    """Return the tasks that each region should run now: those of live jobs that are placed there and have not ended."""
-    found: dict[str, list[AssignedTask]] = {}
-    for job in live_jobs(state):
-        for task_id, status in sorted(job.tasks.items()):
-            if not status.ended and not _is_withheld(state, job, status):
-                found.setdefault(status.region, []).append(_task(state, job, task_id, status))
-    return {region: tuple(tasks) for region, tasks in found.items()}
-
-
-def _is_withheld(state: State, job: Job, status: TaskStatus) -> bool:
-    if status.role is Role.TRAINER:
-        return job.restart_at_s is not None
-    return state.regions[status.region].mode is RegionMode.DRAINED
-
-
-def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedTask:
-    assert job.placement is not None
-    trainer_host = state.regions[job.placement.trainer_region].hello
-    return AssignedTask(
-        task_id=task_id,
-        job_id=job.job_id,
-        role=status.role,
-        job_json=job.request.job_json,
-        trainer_region=trainer_host.region,
-        trainer_gateway=trainer_host.gateway_address,
-        fork=job.fork,
-        resume_from=job.request.resume_from,
-        plan_json=job.placement.plan_json,
-        # Only the trainer is told to stop. Its rollout workers run until it has ended, when no task is desired any
-        # more.
-        stopping=job.cancelling and status.role is Role.TRAINER,
-        authority_key=state.authority_key,
-        allows_other_problems=job.request.allows_other_problems,
-        machine=state.regions[status.region].hello.inventory.own.name,
-        devices=status.devices,
-        model_config=job.request.model_config if status.role is Role.TRAINER else "",
-        engine=status.process.engine,
-        tensor=status.process.tensor,
-        data=status.process.data,
-        pace=_pace(job, status),
-        by_turns=_takes_turns(job, status),
-        is_restart=job.last_files is not None and status.role is Role.TRAINER,
-        operator=job.request.operator,
-    )
-
-
-def _takes_turns(job: Job, status: TaskStatus) -> bool:
-    trains = status.role is Role.TRAINER
-    return any(each.process.by_turns for each in job.tasks.values()) if trains else status.process.by_turns
-
-
-def _pace(job: Job, status: TaskStatus) -> Pace | None:
-    """Return the pace of a process, which has an equal part of the time of each emulated device that it shares.
-
-    Only processes of one job share an accelerator. The busiest of a process's devices decides. In its turn a process
-    shares them only with those whose turn it is, too.
-    """
-    if status.process.pace is None:
-        return None
-    num_processes = Counter[int]()
-    for each in job.tasks.values():
-        if each.region == status.region and each.process.by_turns == status.process.by_turns:
-            for index in each.devices:
-                # A trainer with fewer devices than it has processes shares them with itself.
-                num_processes[index] += ceil(each.process.num_devices / len(each.devices))
-    return status.process.pace.shared(max(num_processes[index] for index in status.devices))

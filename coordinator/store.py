@@ -67,11 +67,12 @@ Change = tuple[str, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRegion:
-    """What is kept of a region: its newest hello without tasks, the number of its sessions, and what operators said."""
+    """What is kept of a region: its newest hello without tasks, how many sessions it had, its mode and its relay."""
 
     hello: Hello
     epoch: int
     mode: RegionMode = RegionMode.OPEN
+    relay: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,8 @@ def _decided(job: Job) -> Job:
 
 
 def _stored(region: RegionState) -> StoredRegion:
-    return StoredRegion(hello=replace(region.hello, tasks=()), epoch=region.epoch, mode=region.mode)
+    hello = replace(region.hello, tasks=())
+    return StoredRegion(hello=hello, epoch=region.epoch, mode=region.mode, relay=region.relay)
 
 
 class Store:
@@ -198,7 +200,12 @@ class Store:
             jobs={job.job_id: job for job in found},
             regions={
                 each.hello.region: RegionState(
-                    hello=each.hello, epoch=each.epoch, connected=False, last_seen_s=now_s, mode=each.mode
+                    hello=each.hello,
+                    epoch=each.epoch,
+                    connected=False,
+                    last_seen_s=now_s,
+                    mode=each.mode,
+                    relay=each.relay,
                 )
                 for each in known
             },

@@ -27,6 +27,7 @@ from coordinator.events import (
     RunPlanner,
     SendCertificate,
     SendDesired,
+    SendListen,
     SendProbe,
     SendProfile,
     SendRenewed,
@@ -277,7 +278,7 @@ class Writer:
             "region_joined",
             region=hello.region,
             epoch=session.epoch,
-            gateway=hello.gateway_address,
+            gateway=hello.gateway_address or "none",
             host=hello.inventory.own.name,
             num_tasks=len(hello.tasks),
         )
@@ -287,6 +288,7 @@ class Writer:
             case (
                 SendDesired()
                 | SendProbe()
+                | SendListen()
                 | SendProfile()
                 | SendRenewed()
                 | SendRevocations()

@@ -43,7 +43,7 @@ from periplus.values.machine import DeviceFamily, Inventory
 from periplus.values.record import RecordKind
 from periplus.values.task import Role, RunFiles, TaskReport, TaskState, authority_key_of
 from periplus.wan.client import address_resolver
-from region_agent.config import AgentConfig
+from region_agent.config import NOT_DIALLED, AgentConfig
 from region_agent.control.accelerators import Accelerators
 from region_agent.control.certificates import CertificateRequests
 from region_agent.control.conclusion import conclude
@@ -74,6 +74,8 @@ from region_agent.gateway_server import bound, revoke
 from region_agent.launchers.local import Supervisor, WorkerSettings
 from region_agent.owner.region_owner import RegionOwner
 from region_agent.profiling import Profiler
+from region_agent.relay.paths import RelayedPaths
+from region_agent.relay.switchboard import Switchboard
 from region_agent.state_directory import StateDirectory
 from region_agent.stores import StoreOpenings, close_stores
 from region_agent.weights.weight_cache import WeightCache
@@ -112,8 +114,8 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     owner = RegionOwner.of_file(config.policy_file, state.egress, clock.unix_s())
     token = read_token(config.token_file) if config.token_file else ""
     async with address_resolver(config.region, config.wan or None, token) as resolver:
-        advertised = config.advertise or address
-        await resolver.announce(advertised)
+        advertised = "" if config.advertise == NOT_DIALLED else config.advertise or address
+        await resolver.announce(advertised or address)
         engines, accelerators = await asyncio.to_thread(installed, config.engines), Accelerators()
         offered = await asyncio.to_thread(inventory, config, engines, accelerators, clock.monotonic_s())
         agent = Agent(
@@ -130,7 +132,8 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
             identity=identity,
             on_revocations=partial(revoke, admission, calls),
         )
-        service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate)
+        relay = Switchboard(config.region, traffic, owner.spent) if config.relay else None
+        service = GatewayService(hubs, traffic, agent.pass_record, agent.certificate, relay)
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
         await server.start()
         event(log, logging.INFO, "gateway_listening", region=config.region, address=address)
@@ -186,9 +189,7 @@ class Agent:
         self._accelerators = accelerators
         self._engines, self._owner = engines, owner
         self._advertised = advertised
-        self._resolver = resolver
-        self._hubs = hubs
-        self._traffic = traffic
+        self._hubs, self._traffic = hubs, traffic
         self._boot_id = uuid.uuid4().hex
         # What the coordinator wants here, and what it was told last of each task.
         self._desired: dict[str, LocalTask] = {}
@@ -221,6 +222,7 @@ class Agent:
         # Until the coordinator says otherwise, what runs here is wanted.
         self._desired |= self._supervisor.adopt(clock.monotonic_s())
         self._tasks = asyncio.TaskGroup()
+        self._resolver = RelayedPaths(config.region, address, resolver, self._secured, self._tasks, random.random)
         self._profiler = Profiler(
             StateDirectory(config.state_dir).profiles,
             offered.own,
@@ -236,6 +238,7 @@ class Agent:
             unanswered=self._certificates.unanswered,
             desired=self._on_desired,
             probe=self._on_probe,
+            listen=self._resolver.listen_at,
             profile=self._on_profile,
             certificate=self._certificates.answered,
             renewed=self._on_renewed,
@@ -288,6 +291,7 @@ class Agent:
                 ):
                     running.cancel()
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+                self._resolver.close()
                 self._owner.keep()
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
@@ -500,7 +504,7 @@ class Agent:
         if problems[0] != problems[1]:
             event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
         # While a device fails, each look says for how long it has.
-        if has_news or problems[0] != problems[1] or any(problems[0]):
+        if has_news or problems[0] != problems[1] or any(problems[0]) or offered.relays != self._inventory.relays:
             self._inventory = replace(offered, profiles=self._profiler.profiles)
             self._supervisor.machine = offered.own
             self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))

@@ -14,14 +14,14 @@ import click
 
 from periplus import clock, errors
 from periplus.cli.command_groups import DefaultGroup
-from periplus.cli.option_types import HOST_PORT, DirectoryToWrite, given_token
+from periplus.cli.option_types import HOST_PORT, DirectoryToWrite, HostPort, given_token
 from periplus.config.loading import validate
 from periplus.net.join_token import TOKEN_VARIABLE, JoinToken, member_of
 from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import host_limits, telemetry
 from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.process.lifecycle import ShutdownReason
-from region_agent.config import AgentConfig, resolve
+from region_agent.config import NOT_DIALLED, AgentConfig, resolve
 from region_agent.control.engines import configured
 from region_agent.control.identity import is_of, joined, place_in
 from region_agent.state_directory import SHARED, StateDirectory
@@ -146,9 +146,14 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
 @click.option(
     "--advertise",
     default="",
-    metavar="HOST:PORT",
-    type=HOST_PORT,
-    help="Where other regions reach it  [default: as it listens]",
+    metavar="HOST:PORT|none",
+    type=HostPort(NOT_DIALLED),
+    help="Where other regions reach it; none: they cannot  [default: as it listens]",
+)
+@click.option(
+    "--relay",
+    is_flag=True,
+    help="Let the gateway carry bytes to regions that nobody can dial, at your cost.",
 )
 @click.option(
     "--metrics",
@@ -262,6 +267,7 @@ def run(
     plaintext: bool,
     listen: str,
     advertise: str,
+    relay: bool,
     metrics_listen: str,
     health_listen: str,
     work_dir: Path,
@@ -304,6 +310,7 @@ def run(
             "plaintext": plaintext,
             "listen": listen,
             "advertise": advertise,
+            "relay": relay,
             "metrics_listen": metrics_listen,
             "health_listen": health_listen,
             "work_dir": str(work_dir),
@@ -331,8 +338,7 @@ def run(
         "periplus agent",
         {},
     )
-    # What the agent runs with, defaults included, as an operator will want to see it after a failure.
-    telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))
+    telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))  # to be seen after a failure
     reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK
 

@@ -18,6 +18,8 @@ WILDCARDS = ("0.0.0.0", "[::]", "")
 """Hosts that mean "all interfaces": a gateway can listen there, but nobody can dial them."""
 HOST_PORT = r"^\S+:\d{1,5}$"
 """Regular expression of HOST:PORT."""
+NOT_DIALLED = "none"
+"""What stands in place of an advertised address where no other region can dial the gateway."""
 
 
 class AgentConfig(Config):
@@ -42,8 +44,13 @@ class AgentConfig(Config):
     port.
     """
 
-    advertise: str = Field(pattern=f"^$|{HOST_PORT}")
-    """host:port at which other regions reach the gateway; empty if that is the address at which it listens."""
+    advertise: str = Field(pattern=f"^$|^{NOT_DIALLED}$|{HOST_PORT}")
+    """host:port at which other regions reach the gateway; empty if that is the address at which it listens, and `none`
+    if they cannot dial it.
+    """
+
+    relay: bool = False
+    """Whether the gateway passes bytes on to regions whose gateways cannot be dialled."""
 
     work_dir: Path
     """Directory below which the output directories of jobs lie."""
@@ -121,8 +128,11 @@ def resolve(config: AgentConfig) -> AgentConfig:
     if not config.advertise and config.listen.rpartition(":")[0] in WILDCARDS:
         raise ConfigError(
             f"--listen {config.listen} is a wildcard address, which other regions cannot dial; "
-            "give the address at which they reach this gateway with --advertise HOST:PORT"
+            "give the address at which they reach this gateway with --advertise HOST:PORT, or --advertise none if they "
+            "cannot"
         )
+    if config.relay and config.advertise == NOT_DIALLED:
+        raise ConfigError("--relay is for an agent whose gateway others can dial, and --advertise none says no")
     emulates = bool(config.wan)
     check_identified(
         "an agent", config.listen, plaintext=config.plaintext, token_file=None if emulates else config.token_file

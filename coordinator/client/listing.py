@@ -150,6 +150,8 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "replica_store": inventory.replica_store,
         "hostname": own.name,
         "gateway_address": region.gateway_address,
+        "relay": region.relay,
+        "relays": inventory.relays,
         "num_cores": own.num_cores,
         "memory_bytes": own.memory_bytes,
         "machines": [_machine_tree(each) for each in inventory.machines],
@@ -298,6 +300,12 @@ def _rent(tree: Tree, now_s: float) -> str:
     return "" if tree["usd_per_hour"] is None else f"{tree['usd_per_hour']:,.2f}"
 
 
+def _relay(tree: Tree, now_s: float) -> str:
+    if tree["gateway_address"]:
+        return "relays" if tree["relays"] else ""
+    return f"via {tree['relay']}" if tree["relay"] else "none to reach it"
+
+
 def _tasks(tree: Tree, now_s: float) -> str:
     running = [task for task in tree["tasks"] if task["state"] in ("starting", "running")]
     return str(len(running))
@@ -330,6 +338,7 @@ REGIONS = Listing(
         Column("TASKS", _tasks, right=True),
         Column("SEEN", _age("last_seen_s"), right=True),
         Column("HOST", _text("hostname"), wide=True),
+        Column("RELAY", _relay, optional=True),
         Column("GATEWAY", _text("gateway_address"), wide=True),
     ),
     empty="no region has joined; `periplus agent --region NAME` serves one",

@@ -13,7 +13,18 @@ from dataclasses import replace
 
 from coordinator.events import FleetEventKind, LinkMeasured, ProbeFailed, SendProbe
 from coordinator.machine.draft import Draft
-from coordinator.state import FailedLink, Job, JobState, MeasuredLink, Pair, State, live_jobs, ready_regions, utc_time
+from coordinator.state import (
+    FailedLink,
+    Job,
+    JobState,
+    MeasuredLink,
+    Pair,
+    State,
+    dialled_address,
+    live_jobs,
+    ready_regions,
+    utc_time,
+)
 
 LINK_WAIT_S = 30.0
 """Seconds for which a job that could be planned waits for links to be measured: two probes of a link that does not
@@ -48,7 +59,7 @@ def fail_probe(draft: Draft, event: ProbeFailed, now_s: float) -> None:
     """Give a probe up at once, because its agent says that it has failed. A late word of that changes nothing."""
     pair = (event.stamp.region, event.dst_region)
     if pair in draft.state.probes:
-        _fail(draft, pair, event.why, now_s)
+        fail_link(draft, pair, event.why, now_s)
 
 
 def give_up_probes(draft: Draft, now_s: float) -> None:
@@ -56,10 +67,11 @@ def give_up_probes(draft: Draft, now_s: float) -> None:
     timeout_s = draft.state.settings.probe_timeout_s
     for pair, ordered_at_s in draft.state.probes.items():
         if now_s - ordered_at_s >= timeout_s:
-            _fail(draft, pair, f"no answer of the agent of {pair[0]} within {timeout_s:.0f} s", now_s)
+            fail_link(draft, pair, f"no answer of the agent of {pair[0]} within {timeout_s:.0f} s", now_s)
 
 
-def _fail(draft: Draft, pair: Pair, why: str, now_s: float) -> None:
+def fail_link(draft: Draft, pair: Pair, why: str, now_s: float) -> None:
+    """Take note that a link was not measured, and why; its probe, if one is in progress, is given up."""
     state, before = draft.state, draft.state.failed_links.get(pair)
     failed = FailedLink(why=why, since_s=before.since_s if before else now_s, tried_at_s=now_s)
     draft.state = replace(state, failed_links={**state.failed_links, pair: failed}, probes=_without(state, pair))
@@ -142,7 +154,7 @@ def settle_probes(draft: Draft, around: Iterable[str] | None, now_s: float) -> N
     for place, (src, dst) in enumerate([*new, *_pairs_again(state, ready, near, now_s)]):
         # A probe that is not urgent leaves both regions to the others.
         is_busy = place >= len(new) and (src in destinations or dst in sources)
-        if src in sources or dst in destinations or is_busy:
+        if src in sources or dst in destinations or is_busy or not (address := dialled_address(state, dst)):
             continue
         sources.add(src)
         destinations.add(dst)
@@ -151,7 +163,7 @@ def settle_probes(draft: Draft, around: Iterable[str] | None, now_s: float) -> N
             region=src,
             epoch=state.regions[src].epoch,
             dst_region=dst,
-            gateway_address=state.regions[dst].hello.gateway_address,
+            gateway_address=address,
             payload_bytes=settings.probe_payload_bytes,
         )
         draft.effects.append(order)

@@ -60,6 +60,7 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
         last_sequence=event.sequence,
         revision=before.revision if before else 0,
         mode=before.mode if before else RegionMode.OPEN,
+        relay=before.relay if before else "",
     )
     draft.put_region(hello.region, region)
     try_links_again(draft, hello.region)

@@ -6,7 +6,7 @@ It has no clock, socket, file or randomness. The rules are:
   while the previous agent is disconnected. A message of another epoch, or with a sequence number that was already seen,
   changes nothing.
 - Links: every directed pair of ready regions is probed, and again now and then (`links.py`). A pair whose probe fails
-  is given up for a while.
+  is given up for a while. A region that cannot be dialled is reached by way of another that relays (`relays.py`).
 - Jobs: a pending job is planned when enough regions have a free device (`reservations.py`), and the links that it may
   use are measured or given up, or it has waited `links.LINK_WAIT_S` for them. Earlier jobs come first, but a job that
   must wait does not block later ones. A plan is a proposal: it is committed only if the devices that it needs are still
@@ -53,6 +53,7 @@ from coordinator.events import (
     TaskReported,
     Ticked,
 )
+from coordinator.machine.desired import desired_by_region
 from coordinator.machine.draft import Draft
 from coordinator.machine.growth import order_growth
 from coordinator.machine.jobs import cancel, give_up_absent, plan_finished, start_due, submit
@@ -65,6 +66,7 @@ from coordinator.machine.links import (
     stop_waiting,
     wait_for_links,
 )
+from coordinator.machine.relays import settle_relays
 from coordinator.machine.reports import certify, count_sent, take_record, take_report
 from coordinator.machine.reservations import (
     device_counts,
@@ -78,7 +80,6 @@ from coordinator.machine.sessions import accept, disconnect, is_open, join, obey
 from coordinator.state import (
     JobState,
     State,
-    desired_by_region,
     live_jobs,
     runs_unknown_job,
     taken_back,
@@ -187,6 +188,7 @@ def _settle(draft: Draft, around: Iterable[str] | None, now_s: float) -> None:
     ending = ending_words(draft.state)
     draft.state = replace(draft.state, ending_since_s=(now_s if since_s is None else since_s) if ending else None)
     draft.state = without_oldest_ended(draft.state, now_s)
+    settle_relays(draft, now_s)
     _settle_jobs(draft, now_s)
     settle_probes(draft, around, now_s)
     # Every region is compared, so that no rule above can forget to send an order.

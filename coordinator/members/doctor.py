@@ -139,6 +139,11 @@ def of_gateway(region: Any, *, is_secured: bool) -> Symptom:
     """Return whether a region's gateway is reached from here, and is the region's. It blocks."""
     check, address = f"region {region.name}", region.gateway_address
     remedy = "open its port for this machine, or give its agent an --advertise at which others reach it"
+    if not address and region.relay:
+        return Symptom(check, Verdict.OK, f"it cannot be dialled, and is reached by way of {region.relay}")
+    if not address:
+        remedy = "jobs over several regions leave it out: give an agent that all can dial --relay"
+        return Symptom(check, Verdict.LOOK, "it cannot be dialled, and no region relays to it", remedy)
     if not is_secured:
         return Symptom(check, Verdict.OK, f"{address}, not tried: a fleet without identities is of one machine")
     try:

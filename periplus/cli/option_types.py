@@ -12,13 +12,19 @@ MAX_PORT = 65535
 
 
 class HostPort(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
-    """An address as HOST:PORT. An empty text is allowed if it is the option's default, and then means no address."""
+    """An address as HOST:PORT, or one of some words.
+
+    An empty text is allowed if it is the option's default, and then means no address.
+    """
 
     name = "HOST:PORT"
 
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         host, _, port = value.rpartition(":")
-        is_default = param is not None and value == param.default
+        is_default = value in self._words or (param is not None and value == param.default)
         if not is_default and (not host or " " in host or not port.isdecimal() or int(port) > MAX_PORT):
             self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070", param, ctx)
         return value

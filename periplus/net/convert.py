@@ -86,6 +86,7 @@ def inventory_to_pb(inventory: Inventory) -> control_pb2.Inventory:
         allows_own_code=inventory.allows_own_code,
         replica_store=inventory.replica_store,
         profiles=[each.to_json() for each in inventory.profiles],
+        relays=inventory.relays,
     )
 
 
@@ -109,6 +110,7 @@ def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
         allows_own_code=message.allows_own_code,
         replica_store=message.replica_store,
         profiles=tuple(_profiles_from_pb(message.profiles)),
+        relays=message.relays,
     )
 
 

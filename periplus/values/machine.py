@@ -84,13 +84,15 @@ class Inventory:
     """What a region offers: its machines, the agent's own first, and whether jobs may run their users' own code.
 
     `replica_store` is the URL at which jobs may keep replicas of their checkpoints in this region, or empty.
-    `profiles` were measured on the agent's own machine.
+    `profiles` were measured on the agent's own machine. `relays` says whether its gateway passes bytes on to regions
+    whose gateways cannot be dialled.
     """
 
     machines: tuple[Machine, ...]
     allows_own_code: bool = False
     replica_store: str = ""
     profiles: tuple[Profile, ...] = ()
+    relays: bool = False
 
     @property
     def own(self) -> Machine:

@@ -41,7 +41,12 @@ def inventory(
     else:
         devices = accelerators.read(now_s) or core_groups(config, host_limits.usable_cores())
         machines = (replace(own, devices=devices),)
-    return Inventory(machines=machines, allows_own_code=config.allow_code, replica_store=config.replica_store)
+    return Inventory(
+        machines=machines,
+        allows_own_code=config.allow_code,
+        replica_store=config.replica_store,
+        relays=config.relay,
+    )
 
 
 def trainer_threads(config: AgentConfig, own: Machine) -> int:

@@ -63,7 +63,8 @@ class SessionHandlers:
 
     All are called on the event loop and must not block. `hello` and `heartbeat` return the message to send.
     `unanswered` returns the requests to send again when a session begins. `desired`, `probe`, `profile`,
-    `certificate`, `renewed` and `revocations` receive a message of the coordinator.
+    `certificate`, `renewed` and `revocations` receive a message of the coordinator, `listen` the relay's region and
+    address.
     """
 
     hello: Callable[[], control_pb2.Hello]
@@ -71,6 +72,7 @@ class SessionHandlers:
     heartbeat: Callable[[], control_pb2.Heartbeat]
     desired: Callable[[control_pb2.DesiredTasks], None]
     probe: Callable[[control_pb2.ProbeOrder], None]
+    listen: Callable[[str, str], None]
     profile: Callable[[control_pb2.ProfileOrder], None]
     certificate: Callable[[control_pb2.CertificateAnswer], None]
     renewed: Callable[[control_pb2.CertificateResponse], None]
@@ -187,6 +189,8 @@ class CoordinatorSession:
                 self._handlers.desired(message.desired)
             elif message.HasField("probe"):
                 self._handlers.probe(message.probe)
+            elif message.HasField("listen"):
+                self._handlers.listen(message.listen.relay_region, message.listen.relay_address)
             elif message.HasField("profile"):
                 self._handlers.profile(message.profile)
             elif message.HasField("certificate"):

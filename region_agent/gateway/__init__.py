@@ -12,4 +12,6 @@ In come streams; out go streams. The gateway never decodes a trajectory and neve
                 frames       spools trajectories until the trainer has committed them
                 outgoing, rollout_stream: the queues upwards, and down one stream
                 traffic      counts bytes between regions
+
+What it relays between other regions is `region_agent/relay/`.
 """

@@ -6,7 +6,7 @@ from periplus.errors import Denied
 from periplus.net.parties import PartyKind, check_not_revoked
 from periplus.net.rpc import Call
 
-OF_REGIONS = frozenset({"Rollout", "Subscribe", "Probe"})
+OF_REGIONS = frozenset({"Rollout", "Subscribe", "Probe", "Listen", "Relay"})
 OF_TASKS = frozenset({"Rollout", "Subscribe", "Train", "Publish", "Traffic"})
 
 

@@ -6,10 +6,12 @@
     Publish      from the job's trainer: publications
     Traffic      from the job's trainer: counted bytes between regions
     Probe        from another region's agent, which measures the link
+    Listen       from the agent of a region that cannot be dialled, to which this gateway relays
+    Relay        from another region's agent: one end of a connection that this gateway relays
 
-It keeps no state of its own. All calls but Probe carry the job's secret as metadata, but those of a process whose
-certificate names the job. Another region's gateway is known by its certificate, or without identities by the metadata
-key `periplus-region`.
+It keeps no state of its own. All calls but the last three carry the job's secret as metadata, but those of a process
+whose certificate names the job. Another region's gateway is known by its certificate, or without identities by the
+metadata key `periplus-region`.
 Everything written to it is counted as traffic to that region, and what it sends on a job's rollout stream as traffic
 from there.
 """
@@ -23,7 +25,7 @@ from typing import Any
 
 import grpc.aio
 
-from periplus.errors import Denied, NotFound, StateError, TimedOut, Unreachable, WireError
+from periplus.errors import ConfigError, Denied, NotFound, StateError, TimedOut, Unreachable, WireError
 from periplus.net import rpc
 from periplus.net.convert import (
     policy_from_pb,
@@ -43,6 +45,7 @@ from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
 from region_agent.gateway.rollout_stream import RolloutStream
 from region_agent.gateway.traffic import Traffic
+from region_agent.relay.switchboard import Switchboard
 
 log = logging.getLogger(__name__)
 
@@ -73,16 +76,23 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GatewayService(gateway_pb2_grpc.GatewayServicer):
     """Servicer of the RPCs that proto/periplus/pb/v1/gateway.proto describes.
 
-    `records` receives the trainer's records for the coordinator; `certify` requests certificates from it.
+    `records` receives the trainer's records for the coordinator; `certify` requests certificates from it. Without
+    `relay`, the gateway does not relay.
     """
 
     def __init__(
-        self, hubs: Hubs, traffic: Traffic, records: Callable[[control_pb2.StepRecord], None], certify: Certify
+        self,
+        hubs: Hubs,
+        traffic: Traffic,
+        records: Callable[[control_pb2.StepRecord], None],
+        certify: Certify,
+        relay: Switchboard | None = None,
     ) -> None:
         self._hubs = hubs
         self._traffic = traffic
         self._records = records
         self._certify = certify
+        self._relay = relay
 
     async def Rollout(self, request_iterator: AsyncIterator[gateway_pb2.RolloutUp], context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
         """Serve one worker, or one remote gateway with all of its workers, until the stream ends.
@@ -256,6 +266,33 @@ class GatewayService(gateway_pb2_grpc.GatewayServicer):
         except TimeoutError as error:
             raise TimedOut(f"a measurement of a link took more than {PROBE_S:.0f} s") from error
 
+    async def Listen(self, request: gateway_pb2.ListenRequest, context: Context) -> None:  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        """Tell the calling region of connections to it. Raises: ConfigError if this gateway does not relay, Denied."""
+        relay, region = self._switchboard(), _caller_region(context)
+        with _while_peer_is_there():
+            await relay.listen(region, context)
+
+    async def Relay(  # type: ignore[override]  # grpc.aio takes a coroutine that writes, too
+        self, request_iterator: AsyncIterator[gateway_pb2.RelayChunk], context: Context
+    ) -> None:
+        """Serve one end of a connection between two other regions until it is over.
+
+        Raises: as `Listen`, StateError if the first chunk does not name the other end, and what `Switchboard` raises.
+        """
+        relay, region = self._switchboard(), _caller_region(context)
+        first = await _first(request_iterator)
+        if first.region:
+            await relay.connect(region, first.region, request_iterator, context)
+        elif first.connection_id:
+            await relay.accept(region, first.connection_id, request_iterator, context)
+        else:
+            raise StateError("the first chunk of a relayed connection must name its other end; this one did not")
+
+    def _switchboard(self) -> Switchboard:
+        if self._relay is None:
+            raise ConfigError(f"the gateway of {self._hubs.region} does not relay; its agent has no --relay")
+        return self._relay
+
 
 @contextlib.contextmanager
 def _while_peer_is_there() -> Iterator[None]:
@@ -306,6 +343,14 @@ def _region(context: Context) -> str:
                 raise WireError(f"the caller says that it is the gateway of {region[:80]!r}, which names no region")
             return region
     return ""
+
+
+def _caller_region(context: Context) -> str:
+    """Return the region whose agent calls. Raises: WireError, Denied if the caller is no agent."""
+    region = _region(context)
+    if not region:
+        raise Denied("a gateway relays for agents of regions alone, and this caller is none")
+    return region
 
 
 async def _acknowledge(hub: JobHub, stream: RolloutStream) -> None:

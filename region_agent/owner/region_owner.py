@@ -20,7 +20,7 @@ from periplus.values.task import TaskReport
 from region_agent.control.reconcile import LocalTask
 from region_agent.owner.egress import DayOfEgress, kept_day
 from region_agent.owner.policy_file import AgentPolicy, read_policy
-from region_agent.owner.refusals import OwnerRefusal, offered_by_owner, refusal
+from region_agent.owner.refusals import GB, OwnerRefusal, offered_by_owner, refusal
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,14 @@ class RegionOwner:
 
     def offered(self, found: Inventory) -> Inventory:
         """Return what the agent tells of what it found."""
-        return offered_by_owner(self.policy, found)
+        return offered_by_owner(self.policy, replace(found, relays=found.relays and not self.spent()))
+
+    def spent(self) -> str:
+        """Return why the gateway may relay no more bytes today; empty if it may."""
+        limit = self.policy.egress_gb_per_day
+        if limit is None or self._day.sent_bytes < limit * GB:
+            return ""
+        return f"the owner of the region lets it send {limit:g} GB a day; it relays again at {self._day.ends_at}"
 
     def admitted(self, wanted: Mapping[str, LocalTask], started: Collection[str]) -> dict[str, LocalTask]:
         """Return the tasks that may run, by id. One that is refused and `started` is among them, as one to stop."""

@@ -33,6 +33,9 @@ BOUNDARY: dict[str, frozenset[str]] = {
             "region_agent/gateway/convert.py",  # messages of workers, trainer and other gateways from and to values
             "region_agent/gateway/service.py",  # serves
             "region_agent/gateway/upstream.py",  # dials the gateway above
+            "region_agent/relay/paths.py",  # dials relays
+            "region_agent/relay/pipe.py",  # dials a relay, and carries bytes in its messages
+            "region_agent/relay/switchboard.py",  # passes messages on between two calls
             "region_agent/weights/disk/convert.py",  # publications lie on disk as they travel
         }
     ),

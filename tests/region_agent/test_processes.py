@@ -77,6 +77,8 @@ def test_a_busy_port_is_a_conflict_told_in_one_line(tmp_path: Path) -> None:
         ("--worker-threads", "-1"),
         ("--stop-grace-s", "0"),
         ("--listen", "nonsense"),
+        ("--advertise", "nonsense"),
+        ("--advertise", "none", "--relay"),
         ("--log-level", "loud"),
     ],
 )

@@ -339,7 +339,7 @@ class Hello(_message.Message):
     boot_id: _builtins.str
     """new at each start of the agent"""
     gateway_address: _builtins.str
-    """host:port at which other regions reach this gateway"""
+    """host:port at which other regions reach this gateway; empty if they cannot dial it"""
     agent_version: _builtins.str
     @_builtins.property
     def inventory(self) -> Global___Inventory: ...
@@ -375,10 +375,13 @@ class Inventory(_message.Message):
     ALLOWS_OWN_CODE_FIELD_NUMBER: _builtins.int
     REPLICA_STORE_FIELD_NUMBER: _builtins.int
     PROFILES_FIELD_NUMBER: _builtins.int
+    RELAYS_FIELD_NUMBER: _builtins.int
     allows_own_code: _builtins.bool
     """jobs may run reward functions of their users' own here"""
     replica_store: _builtins.str
     """URL at which jobs may keep replicas of their checkpoints here; empty without one"""
+    relays: _builtins.bool
+    """its gateway passes bytes on to regions whose gateways cannot be dialled"""
     @_builtins.property
     def machines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Machine]:
         """the agent's own first"""
@@ -394,10 +397,11 @@ class Inventory(_message.Message):
         allows_own_code: _builtins.bool = ...,
         replica_store: _builtins.str = ...,
         profiles: _abc.Iterable[_builtins.str] | None = ...,
+        relays: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines", "profiles", b"profiles", "replica_store", b"replica_store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines", "profiles", b"profiles", "relays", b"relays", "replica_store", b"replica_store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -845,6 +849,7 @@ class CoordinatorMessage(_message.Message):
     PROFILE_FIELD_NUMBER: _builtins.int
     RENEWED_FIELD_NUMBER: _builtins.int
     REVOCATIONS_FIELD_NUMBER: _builtins.int
+    LISTEN_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
@@ -860,6 +865,8 @@ class CoordinatorMessage(_message.Message):
     def renewed(self) -> Global___CertificateResponse: ...
     @_builtins.property
     def revocations(self) -> Global___Revocations: ...
+    @_builtins.property
+    def listen(self) -> Global___ListenOrder: ...
     def __init__(
         self,
         *,
@@ -871,12 +878,13 @@ class CoordinatorMessage(_message.Message):
         profile: Global___ProfileOrder | None = ...,
         renewed: Global___CertificateResponse | None = ...,
         revocations: Global___Revocations | None = ...,
+        listen: Global___ListenOrder | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "probe", b"probe", "profile", b"profile", "renewed", b"renewed", "revocations", b"revocations", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "listen", b"listen", "probe", b"probe", "profile", b"profile", "renewed", b"renewed", "revocations", b"revocations", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "probe", b"probe", "profile", b"profile", "renewed", b"renewed", "revocations", b"revocations", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificate", b"certificate", "desired", b"desired", "epoch", b"epoch", "listen", b"listen", "probe", b"probe", "profile", b"profile", "renewed", b"renewed", "revocations", b"revocations", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate", "profile", "renewed", "revocations"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "desired", "probe", "certificate", "profile", "renewed", "revocations", "listen"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -1050,7 +1058,7 @@ class Task(_message.Message):
     trainer_region: _builtins.str
     """where the job's home gateway is"""
     trainer_gateway: _builtins.str
-    """its address"""
+    """its address; relay://HOST:PORT/RELAY-REGION/REGION if it cannot be dialled"""
     fork: _builtins.int
     resume_from: _builtins.str
     """run directory to restore from, empty for a fresh start"""
@@ -1160,6 +1168,31 @@ class ProfileOrder(_message.Message):
 Global___ProfileOrder: _TypeAlias = ProfileOrder  # noqa: Y015
 
 @_typing.final
+class ListenOrder(_message.Message):
+    """Wait at the gateway of another region for connections to the gateway here, which cannot be dialled."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RELAY_REGION_FIELD_NUMBER: _builtins.int
+    RELAY_ADDRESS_FIELD_NUMBER: _builtins.int
+    relay_region: _builtins.str
+    """empty: at none"""
+    relay_address: _builtins.str
+    def __init__(
+        self,
+        *,
+        relay_region: _builtins.str = ...,
+        relay_address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["relay_address", b"relay_address", "relay_region", b"relay_region"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListenOrder: _TypeAlias = ListenOrder  # noqa: Y015
+
+@_typing.final
 class ProbeOrder(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1168,6 +1201,7 @@ class ProbeOrder(_message.Message):
     PAYLOAD_BYTES_FIELD_NUMBER: _builtins.int
     dst_region: _builtins.str
     gateway_address: _builtins.str
+    """or relay://HOST:PORT/RELAY-REGION/REGION, as in Task.trainer_gateway"""
     payload_bytes: _builtins.int
     def __init__(
         self,
@@ -1734,6 +1768,7 @@ class Region(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     LAST_SEEN_S_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    RELAY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """ready, disconnected"""
@@ -1742,6 +1777,8 @@ class Region(_message.Message):
     """Unix time"""
     mode: _builtins.str
     """open, cordoned, drained"""
+    relay: _builtins.str
+    """region by way of which its gateway is reached; empty if it is dialled"""
     @_builtins.property
     def inventory(self) -> Global___Inventory: ...
     @_builtins.property
@@ -1756,10 +1793,11 @@ class Region(_message.Message):
         tasks: _abc.Iterable[Global___TaskReport] | None = ...,
         last_seen_s: _builtins.float = ...,
         mode: _builtins.str = ...,
+        relay: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inventory", b"inventory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_address", b"gateway_address", "inventory", b"inventory", "last_seen_s", b"last_seen_s", "mode", b"mode", "name", b"name", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gateway_address", b"gateway_address", "inventory", b"inventory", "last_seen_s", b"last_seen_s", "mode", b"mode", "name", b"name", "relay", b"relay", "state", b"state", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -63,6 +63,79 @@ PUBLICATION_KIND_DELTA: PublicationKind.ValueType  # 3
 Global___PublicationKind: _TypeAlias = PublicationKind  # noqa: Y015
 
 @_typing.final
+class ListenRequest(_message.Message):
+    """---- relay -----------------------------------------------------------------------------------------------------------"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListenRequest: _TypeAlias = ListenRequest  # noqa: Y015
+
+@_typing.final
+class RelayedConnection(_message.Message):
+    """The first one says that the region listens, and has no id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTION_ID_FIELD_NUMBER: _builtins.int
+    connection_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        connection_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connection_id", b"connection_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RelayedConnection: _TypeAlias = RelayedConnection  # noqa: Y015
+
+@_typing.final
+class RelayChunk(_message.Message):
+    """The first one up names the other end. The first one down is empty, and says that the other end is there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REGION_FIELD_NUMBER: _builtins.int
+    CONNECTION_ID_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    IS_END_FIELD_NUMBER: _builtins.int
+    region: _builtins.str
+    """that listens here"""
+    connection_id: _builtins.int
+    """as the listening region was told"""
+    data: _builtins.bytes
+    is_end: _builtins.bool
+    """nothing follows in this direction"""
+    def __init__(
+        self,
+        *,
+        region: _builtins.str = ...,
+        connection_id: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        is_end: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "connection_id", b"connection_id", "data", b"data", "is_end", b"is_end", "region", b"region"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "connection_id", b"connection_id", "data", b"data", "is_end", b"is_end", "region", b"region"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["region", "connection_id", "data", "is_end"]  # noqa: Y015
+    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+
+Global___RelayChunk: _TypeAlias = RelayChunk  # noqa: Y015
+
+@_typing.final
 class RolloutUp(_message.Message):
     """---- rollout ---------------------------------------------------------------------------------------------------------"""
 

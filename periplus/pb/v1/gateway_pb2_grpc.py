@@ -64,6 +64,16 @@ class GatewayStub:
                 request_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeChunk.SerializeToString,
                 response_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeAck.FromString,
                 _registered_method=True)
+        self.Listen = channel.unary_stream(
+                '/periplus.v1.Gateway/Listen',
+                request_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ListenRequest.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayedConnection.FromString,
+                _registered_method=True)
+        self.Relay = channel.stream_stream(
+                '/periplus.v1.Gateway/Relay',
+                request_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayChunk.SerializeToString,
+                response_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayChunk.FromString,
+                _registered_method=True)
 
 
 class GatewayServicer:
@@ -110,6 +120,20 @@ class GatewayServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Listen(self, request, context):
+        """Of a gateway that relays. A region whose gateway cannot be dialled waits here for connections to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Relay(self, request_iterator, context):
+        """One end of a connection. The relay passes its bytes on to the other end, and does not read them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GatewayServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -142,6 +166,16 @@ def add_GatewayServicer_to_server(servicer, server):
                     servicer.Probe,
                     request_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeChunk.FromString,
                     response_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeAck.SerializeToString,
+            ),
+            'Listen': grpc.unary_stream_rpc_method_handler(
+                    servicer.Listen,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.ListenRequest.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayedConnection.SerializeToString,
+            ),
+            'Relay': grpc.stream_stream_rpc_method_handler(
+                    servicer.Relay,
+                    request_deserializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayChunk.FromString,
+                    response_serializer=periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -306,6 +340,60 @@ class Gateway:
             '/periplus.v1.Gateway/Probe',
             periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeChunk.SerializeToString,
             periplus_dot_pb_dot_v1_dot_gateway__pb2.ProbeAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Listen(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/periplus.v1.Gateway/Listen',
+            periplus_dot_pb_dot_v1_dot_gateway__pb2.ListenRequest.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayedConnection.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Relay(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/periplus.v1.Gateway/Relay',
+            periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayChunk.SerializeToString,
+            periplus_dot_pb_dot_v1_dot_gateway__pb2.RelayChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class GatewayStub:
     """What the job has sent between regions so far, for its trainer."""
     Probe: _grpc.StreamStreamMultiCallable[_gateway_pb2.ProbeChunk, _gateway_pb2.ProbeAck]
     """A timed transfer between two gateways: round trips first, then bytes."""
+    Listen: _grpc.UnaryStreamMultiCallable[_gateway_pb2.ListenRequest, _gateway_pb2.RelayedConnection]
+    """Of a gateway that relays. A region whose gateway cannot be dialled waits here for connections to it."""
+    Relay: _grpc.StreamStreamMultiCallable[_gateway_pb2.RelayChunk, _gateway_pb2.RelayChunk]
+    """One end of a connection. The relay passes its bytes on to the other end, and does not read them."""
 
 @_typing.type_check_only
 class GatewayAsyncStub(GatewayStub):
@@ -59,6 +63,10 @@ class GatewayAsyncStub(GatewayStub):
     """What the job has sent between regions so far, for its trainer."""
     Probe: _aio.StreamStreamMultiCallable[_gateway_pb2.ProbeChunk, _gateway_pb2.ProbeAck]  # type: ignore[assignment]
     """A timed transfer between two gateways: round trips first, then bytes."""
+    Listen: _aio.UnaryStreamMultiCallable[_gateway_pb2.ListenRequest, _gateway_pb2.RelayedConnection]  # type: ignore[assignment]
+    """Of a gateway that relays. A region whose gateway cannot be dialled waits here for connections to it."""
+    Relay: _aio.StreamStreamMultiCallable[_gateway_pb2.RelayChunk, _gateway_pb2.RelayChunk]  # type: ignore[assignment]
+    """One end of a connection. The relay passes its bytes on to the other end, and does not read them."""
 
 class GatewayServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -107,5 +115,21 @@ class GatewayServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_gateway_pb2.ProbeAck], _abc.AsyncIterator[_gateway_pb2.ProbeAck]]:
         """A timed transfer between two gateways: round trips first, then bytes."""
+
+    @_abc_1.abstractmethod
+    def Listen(
+        self,
+        request: _gateway_pb2.ListenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.RelayedConnection], _abc.AsyncIterator[_gateway_pb2.RelayedConnection]]:
+        """Of a gateway that relays. A region whose gateway cannot be dialled waits here for connections to it."""
+
+    @_abc_1.abstractmethod
+    def Relay(
+        self,
+        request_iterator: _MaybeAsyncIterator[_gateway_pb2.RelayChunk],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_gateway_pb2.RelayChunk], _abc.AsyncIterator[_gateway_pb2.RelayChunk]]:
+        """One end of a connection. The relay passes its bytes on to the other end, and does not read them."""
 
 def add_GatewayServicer_to_server(servicer: GatewayServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -74,7 +74,13 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
     report = control_pb2.TaskReport(task_id="j/trainer", job_id="j", state=control_pb2.TASK_STATE_RUNNING)
     offered = inventory_to_pb(inventory(machine(accelerators=2, memory_bytes=16_000_000_000)))
     region = control_pb2.Region(
-        name="eu", state="ready", mode="open", inventory=offered, tasks=[report], last_seen_s=9.0
+        name="eu",
+        state="ready",
+        mode="open",
+        gateway_address="eu:1",
+        inventory=offered,
+        tasks=[report],
+        last_seen_s=9.0,
     )
     text = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5)
     words = "eu ready open 4 16 GB 2 x NVIDIA L4 1 1.5 s"
@@ -91,6 +97,19 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
         "-",
         "-",
     ]
+
+
+def test_a_region_that_cannot_be_dialled_shows_its_relay() -> None:
+    def relay_of(relays: bool = False, **fields: str) -> str:
+        own = replace(inventory(machine()), relays=relays)
+        region = control_pb2.Region(name="eu", inventory=inventory_to_pb(own), last_seen_s=9.0, **fields)
+        head, row = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5).splitlines()
+        return row[head.index("RELAY") :].strip() if "RELAY" in head else ""
+
+    assert relay_of(gateway_address="eu:1") == ""
+    assert relay_of(True, gateway_address="eu:1") == "relays"
+    assert relay_of(relay="us") == "via us"
+    assert relay_of() == "none to reach it"
 
 
 def test_a_link_shows_whether_it_is_measured_still_and_why_not() -> None:

@@ -7,13 +7,23 @@ from pathlib import Path
 import pytest
 
 from coordinator.members.access import NO_ACCESS, Access
-from coordinator.members.doctor import EXIT_AILING, Symptom, Verdict, of_clock, of_fleet, of_identity, of_machine
+from coordinator.members.doctor import (
+    EXIT_AILING,
+    Symptom,
+    Verdict,
+    of_clock,
+    of_fleet,
+    of_gateway,
+    of_identity,
+    of_machine,
+)
 from coordinator.members.issuing import issued_identity
 from periplus import clock
 from periplus.__main__ import run
 from periplus.net import parties, rpc
 from periplus.net.certificates import LIFETIME_S, FleetAuthority
 from periplus.net.parties import COORDINATOR, Rights
+from periplus.pb.v1 import control_pb2
 from region_agent.control.identity import AgentIdentity
 from tests.support.coordinator.loopback import DEADLINE_S, FakeAgent, coordinator_with_members
 
@@ -79,6 +89,14 @@ def test_each_gateway_is_tried_and_must_be_the_regions_own(tmp_path: Path) -> No
     }
     said = {each.check: each.what for each in found}
     assert "answered by region eu" in said["region us"]
+
+
+def test_a_region_that_cannot_be_dialled_is_fine_by_way_of_a_relay_and_worth_a_look_without() -> None:
+    through = of_gateway(control_pb2.Region(name="eu", relay="us"), is_secured=True)
+    assert (through.state, through.what) == (Verdict.OK, "it cannot be dialled, and is reached by way of us")
+    without = of_gateway(control_pb2.Region(name="eu"), is_secured=True)
+    assert without.state is Verdict.LOOK
+    assert "--relay" in without.remedy
 
 
 def test_a_coordinator_that_does_not_answer_is_all_that_is_said_of_the_fleet() -> None:

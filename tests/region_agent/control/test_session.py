@@ -28,6 +28,7 @@ class Agent:
     def __init__(self, address: str, region: str = "us", boot_id: str = "boot") -> None:
         self.desired: list[control_pb2.DesiredTasks] = []
         self.probes: list[control_pb2.ProbeOrder] = []
+        self.relays: list[tuple[str, ...]] = []
         self.profiles: list[control_pb2.ProfileOrder] = []
         self.tasks: list[control_pb2.TaskReport] = []
         self.unanswered: list[control_pb2.AgentMessage] = []
@@ -41,6 +42,7 @@ class Agent:
             unanswered=lambda: self.unanswered,
             desired=self.desired.append,
             probe=self.probes.append,
+            listen=lambda *place: self.relays.append(place),
             profile=self.profiles.append,
             certificate=self.answers.append,
             renewed=self.renewed.append,

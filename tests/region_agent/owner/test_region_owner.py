@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from region_agent.owner.policy_file import AgentPolicy, SecretSource
 from region_agent.owner.region_owner import RegionOwner
 from region_agent.state_directory import StateDirectory
 from tests.support.coordinator.fake_coordinator import FakeCoordinator, served
+from tests.support.coordinator.machines import inventory, machine
 from tests.support.gateway.loopback import JOB, play, until
 from tests.support.keys import AUTHORITY, JOB_SECRET
 
@@ -250,6 +252,23 @@ def test_a_new_day_lets_the_coordinator_plan_here_again(tmp_path: Path) -> None:
         await owner.count(10, 86_400.0)
         assert await owner.changed(60.0)
         assert not await owner.changed(0.01)
+
+    play(scene)
+
+
+def test_a_gateway_relays_no_more_once_the_days_egress_is_used_up(tmp_path: Path) -> None:
+    offers = replace(inventory(machine()), relays=True)
+
+    async def scene() -> None:
+        owner = RegionOwner.of_file(write_policy(tmp_path, "egress_gb_per_day: 1\n"), tmp_path / "egress.json", 0.0)
+        assert owner.spent() == ""
+        assert owner.offered(offers).relays
+        await owner.count(1_000_000_000, 3600.0)
+        assert owner.spent().endswith("lets it send 1 GB a day; it relays again at 1970-01-02 00:00 UTC")
+        assert not owner.offered(offers).relays
+        await owner.count(1_000_000_000, 86_400.0)
+        assert owner.offered(offers).relays
+        assert RegionOwner().offered(offers).relays
 
     play(scene)
 

@@ -15,6 +15,7 @@ from coordinator.events import (
     TaskReported,
     Ticked,
 )
+from coordinator.machine.desired import desired_by_region
 from coordinator.machine.reservations import device_counts
 from coordinator.machine.step import step
 from coordinator.state import (
@@ -25,7 +26,6 @@ from coordinator.state import (
     PlacedProcesses,
     Settings,
     State,
-    desired_by_region,
 )
 from periplus.values.machine import DeviceCount
 from periplus.values.policy import Policy

@@ -17,6 +17,7 @@ from periplus.codec.frame import CodecId, Frame
 from periplus.codec.weights.decoder import decode
 from periplus.codec.weights.encoder import encode
 from periplus.net import rpc
+from periplus.net.certificates import Identity
 from periplus.net.convert import (
     certificate_to_pb,
     keyed_frame_from_pb,
@@ -44,6 +45,7 @@ from periplus.values.policy import Policy
 from periplus.values.transport_keys import FrameKey
 from periplus.values.weight_state import Tensor, WeightState
 from periplus.wan.client import address_resolver
+from region_agent.gateway.admission import GatewayAdmission
 from region_agent.gateway.frames import FrameSpool
 from region_agent.gateway.hub import JobHub
 from region_agent.gateway.hubs import Hubs
@@ -52,6 +54,7 @@ from region_agent.gateway.publication_feed import PublicationFeed
 from region_agent.gateway.service import REGION_KEY, Certify, GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
+from region_agent.relay.switchboard import Switchboard
 from region_agent.weights.disk.files import WeightFiles
 from region_agent.weights.weight_cache import WeightCache
 from tests.support.gateway.faulty_weights import FaultyWeightFiles
@@ -229,13 +232,20 @@ async def gateway(
     *,
     secret: str = JOB_SECRET,
     certify: Certify | None = None,
+    identity: Identity | None = None,
+    relay_refusal: Callable[[], str] | None = None,
 ) -> AsyncIterator[Gateway]:
-    """A gateway with the hub of a job, whose secret the clients of this module show."""
-    hubs, traffic, server = Hubs(region), Traffic(), rpc.server()
-    bound = rpc.bind(server, address)
+    """A gateway with the hub of a job, whose secret the clients of this module show.
+
+    With an `identity` it serves callers with certificates; with a `relay_refusal` it relays.
+    """
+    hubs, traffic = Hubs(region), Traffic()
+    server = rpc.server(GatewayAdmission(region).admit if identity else None)
+    bound = rpc.bind(server, address, rpc.ServerIdentity(current=lambda: identity) if identity else None)
+    relay = Switchboard(region, traffic, relay_refusal) if relay_refusal else None
     it = Gateway(region, bound, hubs, traffic, server, frames or frame_spool())
     hub = hubs.open(JOB, it.frames, weights or weight_cache(), secret=secret)
-    service = GatewayService(hubs, traffic, it.records.append, certify or certified)
+    service = GatewayService(hubs, traffic, it.records.append, certify or certified, relay)
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)
     await server.start()
     async with saving(hub.feed):
