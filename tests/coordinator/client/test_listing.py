@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 from coordinator.client.listing import (
     JOBS,
@@ -100,7 +101,7 @@ def test_a_region_and_a_link_show_what_is_known_of_them() -> None:
 
 
 def test_a_region_that_cannot_be_dialled_shows_its_relay() -> None:
-    def relay_of(relays: bool = False, **fields: str) -> str:
+    def relay_of(relays: bool = False, **fields: Any) -> str:
         own = replace(inventory(machine()), relays=relays)
         region = control_pb2.Region(name="eu", inventory=inventory_to_pb(own), last_seen_s=9.0, **fields)
         head, row = render(REGIONS, [region_tree(region)], Output.TABLE, 10.5).splitlines()

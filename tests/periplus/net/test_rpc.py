@@ -34,6 +34,8 @@ class Without(gateway_pb2_grpc.GatewayServicer):
     Publish: Any = missing
     Probe: Any = missing
     Traffic: Any = missing
+    Listen: Any = missing
+    Relay: Any = missing
 
 
 class Refusing(Without):

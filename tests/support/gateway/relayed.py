@@ -1,8 +1,10 @@
 """Gateways that relay, the ends of connections at them, and regions with certificates of one fleet."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+
+import grpc
 
 from periplus import clock
 from periplus.net import parties, rpc
@@ -53,7 +55,8 @@ class Caller:
     async def end(self, caller: str, /, **first: Any) -> Any:
         """An end that names the other one."""
         call = self._stub.Relay(metadata=_said(caller))
-        await call.write(gateway_pb2.RelayChunk(**first))
+        with suppress(grpc.aio.AioRpcError):  # the relay has refused already, which a read tells
+            await call.write(gateway_pb2.RelayChunk(**first))
         return call
 
     async def joined(self, src: str = "us", dst: str = "eu") -> tuple[Any, Any]:

@@ -65,7 +65,8 @@ class Home(gateway_pb2_grpc.GatewayServicer):
     def Subscribe(self, request: Any, context: object) -> Any:
         raise AssertionError("a trainer does not call this; workers and gateways do")
 
-    Probe = Rollout
+    Probe = Relay = Rollout
+    Listen = Subscribe
 
     async def Traffic(self, request: gateway_pb2.TrafficRequest, context: object) -> gateway_pb2.TrafficResponse:
         assert request.job_id == JOB

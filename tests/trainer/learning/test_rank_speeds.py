@@ -56,7 +56,7 @@ def test_a_change_is_followed_within_twenty_steps_and_one_odd_probe_is_not() -> 
 
 
 def test_a_probe_is_of_this_rank_alone_and_takes_a_small_part_of_a_step() -> None:
-    heard: list[list[float]] = []
+    heard: list[list[list[float]]] = []
 
     class Alone(Ranks):
         def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,8 @@ def test_constant_work_makes_the_share_of_a_slow_rank_smaller(
 
 def test_constant_work_is_found_from_the_seconds_that_ranks_compute() -> None:
     """A rank that is slower by 2 ends with the others once its share allows for the work that is not of rows."""
-    constant, shares = 0.4, (0.5, 0.5)
+    constant = 0.4
+    shares: tuple[float, ...] = (0.5, 0.5)
 
     class Steps(Ranks):
         def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
