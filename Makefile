@@ -63,7 +63,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "error: $(PYTHON) cannot make environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(TORCH)
-	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,mqtt,trackers,metis,bench,dev,deploy-check]'
+	$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e '.[planner,train,rollout,mqtt,ray,trackers,metis,bench,dev,deploy-check]'
 	@touch $@
 
 # `|`: an environment that is made anew needs no new Helm.

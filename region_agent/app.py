@@ -50,7 +50,7 @@ from region_agent.control.conclusion import conclude
 from region_agent.control.convert import heartbeat_to_pb, report_to_pb, tasks_from_pb
 from region_agent.control.engines import InstalledEngine, installed
 from region_agent.control.identity import AgentIdentity
-from region_agent.control.inventory import inventory, trainer_threads
+from region_agent.control.inventory import trainer_threads
 from region_agent.control.links import answer
 from region_agent.control.reconcile import (
     LocalTask,
@@ -71,7 +71,9 @@ from region_agent.gateway.service import GatewayService
 from region_agent.gateway.traffic import Traffic
 from region_agent.gateway.upstream import Upstream
 from region_agent.gateway_server import bound, revoke
+from region_agent.launchers.cluster import cluster_of
 from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.launchers.region_machines import RegionMachines, has_problems, news_of
 from region_agent.owner.region_owner import RegionOwner
 from region_agent.profiling import Profiler
 from region_agent.relay.paths import RelayedPaths
@@ -116,12 +118,13 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     async with address_resolver(config.region, config.wan or None, token) as resolver:
         advertised = "" if config.advertise == NOT_DIALLED else config.advertise or address
         await resolver.announce(advertised or address)
-        engines, accelerators = await asyncio.to_thread(installed, config.engines), Accelerators()
-        offered = await asyncio.to_thread(inventory, config, engines, accelerators, clock.monotonic_s())
+        engines, cluster = await asyncio.to_thread(lambda: (installed(config.engines), cluster_of(config)))
+        machines = RegionMachines(config, engines, Accelerators(), cluster)
+        offered = await asyncio.to_thread(machines.read, clock.monotonic_s())
         agent = Agent(
             config,
             owner.offered(offered),
-            accelerators,
+            machines,
             engines,
             owner,
             address=address,
@@ -171,7 +174,7 @@ class Agent:
         self,
         config: AgentConfig,
         offered: Inventory,
-        accelerators: Accelerators,
+        machines: RegionMachines,
         engines: Sequence[InstalledEngine],
         owner: RegionOwner,
         *,
@@ -185,8 +188,7 @@ class Agent:
     ) -> None:
         self._config = config
         self._identity = identity
-        self._inventory = offered
-        self._accelerators = accelerators
+        self._inventory, self._machines = offered, machines
         self._engines, self._owner = engines, owner
         self._advertised = advertised
         self._hubs, self._traffic = hubs, traffic
@@ -204,7 +206,7 @@ class Agent:
         self._supervisor = Supervisor(
             WorkerSettings(
                 region=config.region,
-                gateway=address,
+                gateway=advertised or address if machines.cluster else address,
                 work_dir=config.work_dir.absolute(),
                 task_dir=StateDirectory(config.state_dir).tasks.absolute(),
                 allow_dirs=tuple(each.absolute() for each in config.allow_dirs),
@@ -215,9 +217,10 @@ class Agent:
                 fork_server=config.fork_server,
                 ties_tasks=config.ties_tasks,
                 identify=identity.of_task if identity else None,
+                words_on=machines.cluster.words if machines.cluster else None,
                 owner=owner,
             ),
-            offered.own,
+            offered.machines,
         )
         # Until the coordinator says otherwise, what runs here is wanted.
         self._desired |= self._supervisor.adopt(clock.monotonic_s())
@@ -293,6 +296,8 @@ class Agent:
                 asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
                 self._resolver.close()
                 self._owner.keep()
+                if self._machines.cluster is not None:
+                    await asyncio.to_thread(partial(self._machines.cluster.close, leaves_tasks=leaves_tasks))
 
     def pass_record(self, record: control_pb2.StepRecord) -> None:
         """Queue a training record for the coordinator.
@@ -493,20 +498,18 @@ class Agent:
 
     async def _look_at_devices(self, *, has_news: bool = False) -> None:
         try:
-            offered = await asyncio.to_thread(
-                inventory, self._config, self._engines, self._accelerators, clock.monotonic_s()
-            )
-        except PeriplusError as error:  # of a file of devices that was changed meanwhile
+            offered = await asyncio.to_thread(self._machines.read, clock.monotonic_s(), anew=has_news)
+        except PeriplusError as error:  # of a file of devices that was changed, or a cluster that is away
             event(log, logging.WARNING, "devices_unknown", why=error)
             return
         offered = self._owner.offered(offered)
-        problems = [[device.problem for device in each.own.devices] for each in (offered, self._inventory)]
-        if problems[0] != problems[1]:
-            event(log, logging.WARNING, "devices_changed", problems="; ".join(filter(None, problems[0])) or "none")
+        news = news_of(self._inventory, offered)
+        if news:
+            event(log, logging.WARNING, "devices_changed", **news)
         # While a device fails, each look says for how long it has.
-        if has_news or problems[0] != problems[1] or any(problems[0]) or offered.relays != self._inventory.relays:
+        if has_news or news or has_problems(offered) or offered.relays != self._inventory.relays:
             self._inventory = replace(offered, profiles=self._profiler.profiles)
-            self._supervisor.machine = offered.own
+            self._supervisor.machines = offered.machines
             self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))
 
     async def _look(self, now_s: float) -> None:

@@ -21,7 +21,7 @@ from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import host_limits, telemetry
 from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.process.lifecycle import ShutdownReason
-from region_agent.config import NOT_DIALLED, AgentConfig, resolve
+from region_agent.config import NOT_DIALLED, AgentConfig, LauncherName, resolve
 from region_agent.control.engines import configured
 from region_agent.control.identity import is_of, joined, place_in
 from region_agent.state_directory import SHARED, StateDirectory
@@ -201,6 +201,14 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
     type=HOST_PORT,
     help="Control address of the WAN emulator, if there is one.",
 )
+@click.option(
+    "--launcher",
+    type=click.Choice([each.value for each in LauncherName]),
+    default=LauncherName.LOCAL.value,
+    show_default=True,
+    help="What starts the processes of jobs: the agent on its own machine, steps of the Slurm allocation in which the "
+    "agent runs, or actors of the Ray cluster at RAY_ADDRESS (docs/clusters.md).",
+)
 @click.option("--cores", type=int, default=None, help="Cores that this region offers  [default: all it may use]")
 @click.option("--memory-gib", type=float, default=None, help="Memory that it offers  [default: all it may use]")
 @click.option(
@@ -277,6 +285,7 @@ def run(
     replica_store: str,
     token_file: Path | None,
     wan: str,
+    launcher: str,
     cores: int | None,
     memory_gib: float | None,
     devices_file: Path | None,
@@ -295,8 +304,7 @@ def run(
 ) -> int:
     """Run the agent until it is asked to stop.
 
-    SIGTERM and Ctrl-C end its tasks too. After SIGHUP, or if it is killed, they go on for a minute, and an agent that
-    is started meanwhile with the same --state-dir takes them over. So an agent is upgraded.
+    SIGTERM and Ctrl-C end its tasks too. After SIGHUP or a kill an agent with the same --state-dir takes them over.
     """
     from region_agent.app import run as run_agent  # the weight codec's compiler takes a second to load
 
@@ -320,6 +328,7 @@ def run(
             "replica_store": replica_store,
             "token_file": str(token_file) if token_file else None,
             "wan": wan,
+            "launcher": launcher,
             "num_cores": host_limits.num_cores() if cores is None else cores,
             "memory_bytes": _memory_bytes(memory_gib),
             "devices_file": str(devices_file) if devices_file else None,
@@ -333,13 +342,12 @@ def run(
             "policy_file": str(policy_file) if policy_file else None,
             "ties_tasks": stop_on_stdin_eof,
             "stop_grace_s": stop_grace_s,
-            "restart_backoff_s": 1.0,
         },
         "periplus agent",
         {},
     )
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))  # to be seen after a failure
-    reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=stop_on_stdin_eof))
+    reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=config.ties_tasks))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK
 
 

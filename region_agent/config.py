@@ -3,6 +3,7 @@
 The command resolves it once and prints it; app.py passes its values on.
 """
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,14 @@ HOST_PORT = r"^\S+:\d{1,5}$"
 """Regular expression of HOST:PORT."""
 NOT_DIALLED = "none"
 """What stands in place of an advertised address where no other region can dial the gateway."""
+
+
+class LauncherName(StrEnum):
+    """What starts the processes of jobs: the agent itself on its own machine, or a cluster on its nodes."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
+    RAY = "ray"
 
 
 class AgentConfig(Config):
@@ -78,6 +87,9 @@ class AgentConfig(Config):
     wan: str
     """host:port of the WAN emulator's control socket; empty on real networks."""
 
+    launcher: LauncherName = LauncherName.LOCAL
+    """What starts the processes of jobs (launchers/cluster.py)."""
+
     num_cores: int = Field(ge=1)
     """Number of CPU cores that this region offers."""
 
@@ -119,7 +131,7 @@ class AgentConfig(Config):
     stop_grace_s: float = Field(gt=0)
     """Seconds between asking a worker to stop (SIGTERM) and killing it (SIGKILL)."""
 
-    restart_backoff_s: float = Field(gt=0)
+    restart_backoff_s: float = Field(default=1.0, gt=0)
     """Seconds before the first restart of a worker that died; the pause doubles each time."""
 
 

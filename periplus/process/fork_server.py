@@ -49,18 +49,22 @@ NUM_STREAMS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A process to start: a Python interpreter, a module, its arguments, its environment and its working directory."""
+    """A process to start: a Python interpreter, a module, its arguments, its environment and its working directory.
+
+    `prefix` are the words that run the command line elsewhere, before it; empty on this machine.
+    """
 
     python: str
     module: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
+    prefix: tuple[str, ...] = ()
 
     @property
     def words(self) -> list[str]:
         """The command line that starts such a process without a fork server."""
-        return [self.python, "-m", self.module, *self.arguments]
+        return [*self.prefix, self.python, "-m", self.module, *self.arguments]
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -68,7 +72,7 @@ class Request:
     @classmethod
     def of_bytes(cls, data: bytes) -> "Request":
         tree = json.loads(data)
-        return cls(**tree | {"arguments": tuple(tree["arguments"])})
+        return cls(**tree | {key: tuple(tree[key]) for key in ("arguments", "prefix")})
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:

@@ -60,6 +60,9 @@ blocks it; then the agent leaves without it. Chosen by hand.
 class WorkerSettings:
     """Settings that all processes of the region share. `gateway` is the host:port of the region's gateway.
 
+    `words_on` returns the words that run a command line on a machine, with some variables; None if the agent starts
+    processes on its own machine alone.
+
     `num_threads` are the compute threads of a process by its role. `python_of` has the interpreter of rollout workers
     by engine; without one, it is the agent's own. Runs lie below `work_dir` or one of `allow_dirs`, and the files of
     processes below `task_dir`. `allows_*` are the agent's flags on code, as in a `TaskSpec`, which the `owner` of the
@@ -80,16 +83,19 @@ class WorkerSettings:
     fork_server: Path | None = None
     ties_tasks: bool = True
     identify: Callable[[str, str], Identity] | None = None
+    words_on: Callable[[str, Mapping[str, str]], tuple[str, ...]] | None = None
     owner: RegionOwner = field(default_factory=RegionOwner)
 
 
 class Supervisor:
     """Performs the actions that `reconcile` returns, and keeps the table that it reads: `processes`, by task id."""
 
-    def __init__(self, settings: WorkerSettings, machine: Machine, module_of: Mapping[Role, str] = MODULE_OF) -> None:
+    def __init__(
+        self, settings: WorkerSettings, machines: Sequence[Machine], module_of: Mapping[Role, str] = MODULE_OF
+    ) -> None:
         self._settings = settings
-        self.machine = machine
-        """The agent's own machine, with its devices as they were last seen."""
+        self.machines = machines
+        """The machines on which tasks can be started, the agent's own first, with devices as they were last seen."""
         self._module_of = module_of
         self._children: dict[str, Child | AdoptedChild] = {}
         self._folders = TaskFolders(settings.task_dir)
@@ -232,7 +238,7 @@ class Supervisor:
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
     def _spawn(self, task: LocalTask, restarts: int, secrets: Mapping[str, str]) -> None:
-        settings, run, devices = self._settings, self.run_directory(task), devices_of(task, self.machine)
+        settings, run, devices = self._settings, self.run_directory(task), devices_of(task, self.machines)
         folder = self._folders.make(task.task_id)
         spec = TaskSpec(
             task_id=task.task_id,
@@ -262,6 +268,8 @@ class Supervisor:
             ends_with_agent=settings.ties_tasks,
             identity=self._identify(task, folder),
         )
+        visible = variables_of(settings.num_threads[task.role], devices)
+        words_on, machine = settings.words_on, task.machine or self.machines[0].name
         spec_file = folder / TASK_FILE
         spec_file.write_text(spec.to_json(), encoding="utf-8")
         request = Request(
@@ -271,9 +279,10 @@ class Supervisor:
             environment={
                 **settings.owner.visible(os.environ),
                 **secrets,
-                **variables_of(settings.num_threads[task.role], devices),
+                **visible,
             },
             folder=os.getcwd(),
+            prefix=words_on(machine, visible) if words_on else (),
         )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
             self._children[task.task_id] = Child(
@@ -324,6 +333,8 @@ class Supervisor:
         CUDA, and engines with an interpreter or processes of their own, want a process that starts afresh. So does a
         task with secrets: the server's environment is the same for all tasks.
         """
+        if self._settings.words_on is not None:
+            return None
         is_plain = (task.role is Role.TRAINER or task.engine in FORKED_ENGINES) and not task.secrets
         on_gpu = any(device.kind is DeviceFamily.CUDA for device in devices)
         return self._settings.fork_server if is_plain and not on_gpu else None
@@ -352,10 +363,14 @@ def resumed_from(task: LocalTask, run: RunDirectory) -> str:
     return "" if task.is_restart and not has_begun else task.resume_from
 
 
-def devices_of(task: LocalTask, machine: Machine) -> tuple[Device, ...]:
+def devices_of(task: LocalTask, machines: Sequence[Machine]) -> tuple[Device, ...]:
     """Return the devices of a task. Raises: Denied if machine or device are not there, or the device is broken."""
-    if task.machine and task.machine != machine.name:
-        raise Denied(f"{task.task_id} is planned on the machine {task.machine}, and this agent runs on {machine.name}")
+    machine = next((each for each in machines if each.name == (task.machine or machines[0].name)), None)
+    if machine is None:
+        known = ", ".join(each.name for each in machines)
+        raise Denied(
+            f"{task.task_id} is planned on the machine {task.machine}, and this agent starts processes on {known}"
+        )
     present = {device.index: device for device in machine.devices}
     for index in task.devices:
         if index not in present:

@@ -26,7 +26,7 @@ from periplus.publication import JobAuthority, PublisherKey
 from periplus.spool.format import Durability
 from periplus.values.machine import Device, DeviceFamily, Inventory
 from periplus.values.task import FailureCause, Role
-from region_agent import app, stores
+from region_agent import stores
 from region_agent.app import run
 from region_agent.config import AgentConfig
 from region_agent.control.convert import heartbeat_to_pb
@@ -34,6 +34,7 @@ from region_agent.control.inventory import inventory
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.frames import FrameSpool, open_frames
 from region_agent.gateway.traffic import Traffic
+from region_agent.launchers import region_machines
 from region_agent.launchers.local import MODULE_OF
 from region_agent.state_directory import StateDirectory
 from region_agent.stores import open_stores
@@ -170,7 +171,7 @@ def test_a_device_that_vanished_is_told_before_the_failure_that_it_caused(
         found = inventory(*arguments)
         return replace(found, machines=(replace(found.own, devices=(card,)),))
 
-    monkeypatch.setattr(app, "inventory", with_a_card)
+    monkeypatch.setattr(region_machines, "inventory", with_a_card)
 
     async def scene() -> None:
         fake = FakeCoordinator()

@@ -70,7 +70,7 @@ def settings_of(folder: Path) -> WorkerSettings:
 @pytest.fixture
 def supervisor(tmp_path: Path, scratch: Path) -> Iterator[Supervisor]:
     settings = settings_of(tmp_path)
-    made = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings, (MACHINE,), dict.fromkeys(Role, WORKER))
     yield made
     asyncio.run(made.stop_all(0.0, time.monotonic))
 
@@ -115,7 +115,7 @@ def test_a_process_that_succeeds_leaves_its_log_and_no_scratch(
 def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good(tmp_path: Path) -> None:
     work, more = tmp_path / "work", tmp_path / "more"
     settings = replace(settings_of(tmp_path), work_dir=work, allow_dirs=(more,))
-    made = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings, (MACHINE,), dict.fromkeys(Role, WORKER))
     for refused in (
         replace(task("succeed"), output_dir=str(tmp_path / "out")),
         replace(task("succeed"), output_dir="../out"),
@@ -147,7 +147,7 @@ def test_a_run_outside_the_allowed_directories_starts_nothing_and_fails_for_good
     ],
 )
 def test_a_replica_at_a_place_of_another_kind_is_refused(tmp_path: Path, url: str) -> None:
-    made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings_of(tmp_path), (MACHINE,), dict.fromkeys(Role, WORKER))
     trainer = replace(task("succeed"), role=Role.TRAINER)
     for wanted in (replace(trainer, replicate=url), replace(trainer, resume_from=url)):
         assert url in made.refusal(wanted)
@@ -259,7 +259,7 @@ def test_a_task_whose_log_finds_no_room_runs_without_one(
     with small_disk(tmp_path / "small", num_kib=64, num_inodes=2) as disk:
         (disk.root / "filler").touch()
         settings = replace(settings_of(tmp_path), work_dir=disk.root)
-        supervisor = Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER))
+        supervisor = Supervisor(settings, (MACHINE,), dict.fromkeys(Role, WORKER))
         supervisor.perform(Start(task("succeed"), 0), 1.0)
         assert outcome(supervisor).state is TaskState.SUCCEEDED
     assert [record.message for record in caplog.records] == ["task_without_log"]
@@ -272,7 +272,7 @@ def test_a_process_sees_the_devices_of_its_task_alone_and_its_pace(tmp_path: Pat
     cores = replace(cards, devices=(Device(index=0, kind=DeviceFamily.CPU, cores=(first,)),))
     unnamed = replace(cards, devices=(replace(cards.devices[0], index=5, uuid=""),))
     for offered, devices, cuda in ((cards, (2, 0), "GPU-2,GPU-0"), (cores, (0,), ""), (unnamed, (5,), "5")):
-        supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
+        supervisor = Supervisor(settings, (offered,), dict.fromkeys(Role, WORKER))
         supervisor.perform(Start(replace(task("look around"), machine="h", devices=devices, pace=pace), 0), 1.0)
         assert outcome(supervisor).state is TaskState.SUCCEEDED
         seen = json.loads((tmp_path / "runs" / "j" / "rollout:0").read_text())
@@ -284,7 +284,7 @@ def test_a_process_sees_the_devices_of_its_task_alone_and_its_pace(tmp_path: Pat
 @pytest.mark.parametrize(
     ("machine_name", "device", "why"),
     [
-        ("other", 0, "is planned on the machine other, and this agent runs on h"),
+        ("other", 0, "is planned on the machine other, and this agent starts processes on h"),
         ("h", 7, "is planned on device 7 of h, which has 0, 1"),
         ("h", 1, "is planned on device 1 of h, which does not work: it is lost"),
     ],
@@ -295,7 +295,7 @@ def test_a_task_of_another_machine_or_a_missing_or_broken_device_is_not_started(
     first, second = machine(accelerators=2).devices
     offered = replace(machine(), devices=(first, replace(second, problem="it is lost")))
     settings = settings_of(tmp_path)
-    supervisor = Supervisor(settings, offered, dict.fromkeys(Role, WORKER))
+    supervisor = Supervisor(settings, (offered,), dict.fromkeys(Role, WORKER))
     supervisor.perform(Start(replace(task("succeed"), machine=machine_name, devices=(device,)), 0), 1.0)
     ended = outcome(supervisor)
     assert (ended.state, ended.cause) == (TaskState.FAILED, FailureCause.DEVICE)
@@ -306,11 +306,11 @@ def test_a_device_that_vanished_between_two_starts_is_reported_as_lacking(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     worker = replace(task("fail"), machine="h", devices=(1,))
-    supervisor.machine = machine(accelerators=2)
+    supervisor.machines = (machine(accelerators=2),)
     supervisor.perform(Start(worker, 0), 1.0)
     outcome(supervisor)
     assert report(supervisor.processes[worker.task_id], worker).state is TaskState.STARTING
-    supervisor.machine = machine(accelerators=1)
+    supervisor.machines = (machine(accelerators=1),)
     supervisor.perform(Start(worker, 1), 2.0)
     told = report_to_pb(report(supervisor.processes[worker.task_id], worker))
     assert told.state == control_pb2.TASK_STATE_FAILED
@@ -340,7 +340,7 @@ def agent_with(
         from region_agent.launchers.local import Supervisor
         from tests.region_agent.launchers.test_local import MACHINE, WORKER, settings_of, task
         settings = replace(settings_of(Path({str(tmp_path)!r})), ties_tasks={tied})
-        Supervisor(settings, MACHINE, dict.fromkeys(Role, WORKER)).perform(Start(task({behaviour!r}), 0), 0.0)
+        Supervisor(settings, (MACHINE,), dict.fromkeys(Role, WORKER)).perform(Start(task({behaviour!r}), 0), 0.0)
         time.sleep(60)
     """)
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
@@ -364,13 +364,13 @@ def test_an_agent_adopts_the_processes_that_another_one_left_and_learns_how_they
     with agent_with("wait", tmp_path, scratch, tied=False):
         pid = running_pid(tmp_path)
     limits = RestartLimits(grace_s=10.0, backoff=Backoff(first_s=1.0))
-    made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings_of(tmp_path), (MACHINE,), dict.fromkeys(Role, WORKER))
     assert made.adopt(1.0) == {"j/rollout:0": task("wait")}
     assert not made.poll(2.0)
     assert made.processes["j/rollout:0"].outcome is None
     assert reconcile({"j/rollout:0": task("wait")}, made.processes, 3.0, limits) == ()
     made.perform(AskToStop("j/rollout:0"), 3.0)
-    again = Supervisor(settings_of(tmp_path), MACHINE)
+    again = Supervisor(settings_of(tmp_path), (MACHINE,))
     again.adopt(4.0)
     assert again.processes["j/rollout:0"].asked_to_stop_at_s == 4.0, "it is not asked a second time"
     assert outcome(made).state is TaskState.STOPPED
@@ -386,7 +386,7 @@ def test_a_process_that_an_agent_of_another_version_left_is_killed(tmp_path: Pat
     tree = json.loads(noted.read_text())
     del tree["task"]["job_json"]
     noted.write_text(json.dumps(tree))
-    assert Supervisor(settings_of(tmp_path), MACHINE).adopt(1.0) == {}
+    assert Supervisor(settings_of(tmp_path), (MACHINE,)).adopt(1.0) == {}
     wait_for(lambda: not is_alive(pid))
 
 
@@ -396,10 +396,10 @@ def test_a_process_that_ended_while_there_was_no_agent_is_reported_once(tmp_path
         pid = running_pid(tmp_path)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: not is_alive(pid))
-    made = Supervisor(settings_of(tmp_path), MACHINE, dict.fromkeys(Role, WORKER))
+    made = Supervisor(settings_of(tmp_path), (MACHINE,), dict.fromkeys(Role, WORKER))
     made.adopt(1.0)
     assert outcome(made).state is TaskState.FAILED
-    assert Supervisor(settings_of(tmp_path), MACHINE).adopt(1.0) == {}
+    assert Supervisor(settings_of(tmp_path), (MACHINE,)).adopt(1.0) == {}
 
 
 @pytest.mark.processes

@@ -1,0 +1,103 @@
+"""The machines of a region on which its agent starts processes: its own, or the nodes of its cluster."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic import TypeAdapter, ValidationError
+
+from periplus.errors import ConfigError, Unreachable, explained_error
+from periplus.process import host_limits
+from periplus.process.telemetry import event
+from periplus.values.machine import Inventory, Machine
+from region_agent.config import AgentConfig
+from region_agent.control.accelerators import Accelerators
+from region_agent.control.declared_devices import declared
+from region_agent.control.engines import InstalledEngine, installed
+from region_agent.control.inventory import inventory
+from region_agent.launchers.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+ASK_S = 120.0
+"""Seconds in which a node must say what it has: a driver that starts takes many. Chosen by hand."""
+
+_MACHINE = TypeAdapter(Machine)
+
+
+class RegionMachines:
+    """Tells what the machines of a region offer. Without a `cluster` that is the agent's own machine."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        engines: Sequence[InstalledEngine],
+        accelerators: Accelerators,
+        cluster: Cluster | None,
+    ) -> None:
+        self._config, self._engines, self._accelerators, self.cluster = config, engines, accelerators, cluster
+        self._known: dict[str, Machine] = {}
+
+    def read(self, now_s: float, *, anew: bool = False) -> Inventory:
+        """Return what the region offers now. Nodes are asked when they come, and `anew`. Call it in a thread.
+
+        Raises: ConfigError for a file of devices that is wrong, Unreachable if the cluster does not answer.
+        """
+        here = inventory(self._config, self._engines, self._accelerators, now_s)
+        if self.cluster is None:
+            return here
+        nodes = self.cluster.nodes()
+        if self._config.devices_file is not None:
+            machines = declared(self._config.devices_file, replace(here.own, name=self.cluster.own))
+            up = tuple(replace(each, has_launcher=True) for each in machines if each.name in nodes)
+        else:
+            for node in nodes:
+                if anew or node not in self._known:
+                    self._ask(self.cluster, node)
+            up = tuple(self._known[node] for node in nodes if node in self._known)
+        if not up:
+            raise Unreachable(f"no node of the cluster offers anything ({', '.join(nodes) or 'none is up'})")
+        return replace(here, machines=up)
+
+    def _ask(self, cluster: Cluster, node: str) -> None:
+        words = [*cluster.words(node, {}), sys.executable, "-m", __name__, node, self._config.model_dump_json()]
+        try:
+            done = subprocess.run(words, capture_output=True, timeout=ASK_S, check=True, stdin=subprocess.DEVNULL)
+            self._known[node] = _MACHINE.validate_json(done.stdout.splitlines()[-1])
+        except (OSError, subprocess.SubprocessError, ValidationError, IndexError) as error:
+            told = getattr(error, "stderr", b"") or explained_error(error).encode()
+            event(log, logging.WARNING, "node_unknown", node=node, why=told.decode(errors="replace")[-500:])
+
+
+def news_of(before: Inventory, now: Inventory) -> dict[str, str]:
+    """Return what has changed in machines and in problems of their devices, by name for a log; empty for nothing."""
+    if _devices(before) == _devices(now):
+        return {}
+    problems = [problem for _, problem in _devices(now) if problem]
+    return {"machines": ",".join(each.name for each in now.machines), "problems": "; ".join(problems) or "none"}
+
+
+def has_problems(now: Inventory) -> bool:
+    """Return whether a device does not work."""
+    return any(problem for _, problem in _devices(now))
+
+
+def _devices(offered: Inventory) -> list[tuple[str, str]]:
+    return [(each.name, device.problem) for each in offered.machines for device in each.devices]
+
+
+def main(node: str, config_json: str) -> None:
+    """Print what this machine offers, as the node of this name. Directories that it does not share are refused."""
+    given = AgentConfig.model_validate_json(config_json)
+    for each in (given.work_dir, given.state_dir):
+        if not each.is_dir():
+            raise ConfigError(f"{each} is not on {node}; the directories of an agent with a cluster must be shared")
+    config = given.model_copy(update={"num_cores": host_limits.num_cores(), "memory_bytes": host_limits.memory_bytes()})
+    found = inventory(config, installed(config.engines), Accelerators(), 0.0).own
+    sys.stdout.write(_MACHINE.dump_json(replace(found, name=node)).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,63 @@
+"""Jobs whose processes a real Ray or a real Slurm starts for a real agent."""
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from coordinator.client.connection import job_state
+from coordinator.client.submission import submission
+from tests.support.processes.clusters import ray_nodes, slurm_allocation
+from tests.support.processes.declared_fleet import DeclaredRegion, declared_fleet, until_running
+from tests.support.tiny_job import tiny_job
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+DEADLINE_S = 120.0
+EMULATED = ({"kind": "emulated", "model": "L4", "slowdown": 1},)
+
+
+@pytest.mark.parametrize("launcher", ["ray", "slurm"])
+def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = tiny_job(tmp_path, steps=4, staleness=1)
+    with ExitStack() as stack:
+        options = ("--launcher", launcher)
+        if launcher == "ray":
+            nodes = stack.enter_context(ray_nodes(tmp_path))
+            variables, names = nodes.variables | {"RAY_ADDRESS": nodes.address}, ["n0", "n1"]
+        else:
+            variables = stack.enter_context(slurm_allocation(tmp_path / "slurm"))
+            names = [variables["SLURM_JOB_NODELIST"]]
+        for name, text in variables.items():
+            monkeypatch.setenv(name, text)
+        region = DeclaredRegion(devices=EMULATED * 2, others=dict.fromkeys(names[1:], EMULATED), options=options)
+
+        async def scene() -> None:
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
+                (offered,) = (await remote.fleet()).regions
+                assert [each.name for each in offered.inventory.machines] == names
+                assert all(each.has_launcher for each in offered.inventory.machines)
+                job_id = (await remote.submit(submission(job, "r"))).job_id
+                placed = await until_running(remote, job_id, DEADLINE_S)
+                assert {each.machine for each in placed.processes} == {names[0]}
+                while job_state(ended := await remote.job(job_id)) == "running":  # noqa: ASYNC110  # processes of others
+                    await asyncio.sleep(0.2)
+                assert (job_state(ended), ended.reason) == ("succeeded", "")
+
+        asyncio.run(scene())
+
+
+def test_nodes_say_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ray_nodes(tmp_path) as nodes:
+        for name, text in (nodes.variables | {"RAY_ADDRESS": nodes.address}).items():
+            monkeypatch.setenv(name, text)
+        region = DeclaredRegion(options=("--launcher", "ray"))
+
+        async def scene() -> None:
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
+                (offered,) = (await remote.fleet()).regions
+                assert [each.name for each in offered.inventory.machines] == ["n0", "n1"]
+                assert all(each.engines and each.devices for each in offered.inventory.machines)
+
+        asyncio.run(scene())

@@ -1,0 +1,229 @@
+"""One contract for all launchers: the agent's own machine, a step of a real Slurm, and an actor of a real Ray."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from periplus.values.machine import Device, DeviceFamily
+from periplus.values.task import Role, TaskOutcome, TaskState
+from region_agent.control.reconcile import AskToStop, Kill, LocalTask, Start
+from region_agent.launchers.cluster import Cluster
+from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.launchers.ray_cluster import RayCluster
+from region_agent.launchers.slurm_cluster import SlurmCluster
+from tests.region_agent.launchers.test_local import ROOT, WORKER, outcome, running_pid, settings_of, task, wait_for
+from tests.support.coordinator.machines import machine
+from tests.support.processes.clusters import RayNodes, ray_nodes, slurm_allocation
+from tests.support.processes.fake_engine import is_alive
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
+DEVICES = (Device(index=0, kind=DeviceFamily.CUDA, model="NVIDIA L4", uuid="GPU-0", memory_bytes=1 << 30),)
+
+
+class Place:
+    """Where processes are started: `node` of a cluster, or the agent's own machine."""
+
+    def __init__(self, cluster: Cluster | None, variables: Mapping[str, str], nodes: RayNodes | None = None) -> None:
+        self.cluster, self.variables, self.nodes = cluster, variables, nodes
+        self.node = cluster.nodes()[-1] if cluster else machine().name
+
+    def supervisor(self, folder: Path) -> Supervisor:
+        settings = self.settings(folder)
+        own = replace(machine(), name=self.node, devices=DEVICES)
+        return Supervisor(settings, (own,), dict.fromkeys(Role, WORKER))
+
+    def settings(self, folder: Path) -> WorkerSettings:
+        return replace(settings_of(folder), words_on=self.cluster.words if self.cluster else None)
+
+    def task(self, behaviour: str, task_id: str = "j/rollout:0") -> LocalTask:
+        return replace(task(behaviour, task_id), machine=self.node)
+
+
+@pytest.fixture(scope="module", params=["local", "slurm", "ray"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patched:
+        cluster: Cluster | None = None
+        nodes, variables = None, {"PYTHONPATH": str(ROOT)}
+        if request.param == "slurm":
+            variables |= stack.enter_context(slurm_allocation(tmp_path_factory.mktemp("slurm")))
+        elif request.param == "ray":
+            nodes = stack.enter_context(ray_nodes(tmp_path_factory.mktemp("ray")))
+            variables |= nodes.variables
+        for name, text in variables.items():
+            patched.setenv(name, text)
+        if request.param == "slurm":
+            cluster = SlurmCluster()
+        elif nodes is not None:
+            cluster = RayCluster(nodes.address, "eu")
+            wait_for(lambda: len(cluster.nodes()) == 2)
+        if cluster is not None:
+            stack.callback(lambda: cluster.close(leaves_tasks=False))
+        yield Place(cluster, variables, nodes)
+
+
+@pytest.fixture
+def supervisor(place: Place, tmp_path: Path) -> Iterator[Supervisor]:
+    made = place.supervisor(tmp_path)
+    yield made
+    asyncio.run(made.stop_all(0.0, time.monotonic))
+
+
+def log_of(tmp_path: Path) -> str:
+    return (tmp_path / "runs" / "j" / "logs" / "rollout-0.log").read_text()
+
+
+def test_a_process_that_succeeds_has_its_log_here(place: Place, supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(place.task("succeed"), 0), 1.0)
+    assert outcome(supervisor) == TaskOutcome(state=TaskState.SUCCEEDED, message="")
+    assert "at work" in log_of(tmp_path)
+
+
+def test_a_process_sees_the_devices_of_its_plan_alone(place: Place, supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(replace(place.task("wait"), devices=(0,)), 0), 1.0)
+    environment = psutil.Process(running_pid(tmp_path)).environ()
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-0"
+    (tmp_path / "runs" / "j" / "running").unlink()
+    supervisor.perform(Start(place.task("wait", "j/rollout:1"), 0), 1.0)
+    assert psutil.Process(running_pid(tmp_path)).environ()["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_failure_is_told_in_the_words_of_the_process(place: Place, supervisor: Supervisor) -> None:
+    supervisor.perform(Start(place.task("fail"), 0), 1.0)
+    assert outcome(supervisor) == TaskOutcome(state=TaskState.FAILED, message="the loss is not finite")
+
+
+def test_a_process_that_is_killed_has_failed_and_leaves_nobody(
+    place: Place, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.perform(Start(place.task("wait"), 0), 1.0)
+    os.kill(running_pid(tmp_path), signal.SIGKILL)
+    ended = outcome(supervisor)
+    assert ended.state is TaskState.FAILED
+    assert "signal 9" in ended.message
+
+
+def test_who_is_asked_to_stop_saves_and_stops(place: Place, supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(place.task("wait"), 0), 1.0)
+    running_pid(tmp_path)
+    supervisor.perform(AskToStop("j/rollout:0"), 5.0)
+    assert outcome(supervisor) == TaskOutcome(state=TaskState.STOPPED, message="")
+
+
+def test_who_does_not_listen_is_killed(place: Place, supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.perform(Start(place.task("ignore"), 0), 1.0)
+    pid = running_pid(tmp_path)
+    supervisor.perform(AskToStop("j/rollout:0"), 5.0)
+    supervisor.perform(Kill("j/rollout:0"), 6.0)
+    assert "signal 9" in outcome(supervisor).message
+    wait_for(lambda: not is_alive(pid))
+
+
+def agent_with(place: Place, folder: Path, *, tied: bool) -> "subprocess.Popen[bytes]":
+    """Start a process that starts one worker on the place, as an agent does."""
+    words = "None"
+    if place.cluster is not None:
+        words = f"lambda node, settings: {place.cluster.words(place.node, {})!r}"
+    program = textwrap.dedent(f"""
+        import time
+        from dataclasses import replace
+        from pathlib import Path
+        from periplus.values.task import Role
+        from region_agent.control.reconcile import Start
+        from region_agent.launchers.local import Supervisor
+        from tests.region_agent.launchers.test_local import WORKER, settings_of, task
+        from tests.support.coordinator.machines import machine
+        settings = replace(settings_of(Path({str(folder)!r})), words_on={words}, ties_tasks={tied})
+        made = Supervisor(settings, (replace(machine(), name={place.node!r}),), dict.fromkeys(Role, WORKER))
+        made.perform(Start(task("wait"), 0), 0.0)
+        made.poll(0.0)
+        time.sleep(60)
+    """)
+    return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+
+
+def test_a_process_whose_agent_died_leaves_if_it_is_tied(place: Place, tmp_path: Path) -> None:
+    with agent_with(place, tmp_path, tied=True) as agent:
+        pid = running_pid(tmp_path)
+        agent.kill()
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_the_next_agent_adopts_what_a_killed_one_left(place: Place, tmp_path: Path) -> None:
+    with agent_with(place, tmp_path, tied=False) as agent:
+        pid = running_pid(tmp_path)
+        agent.kill()
+    time.sleep(1.0)
+    assert is_alive(pid)
+    made = place.supervisor(tmp_path)
+    assert list(made.adopt(1.0)) == ["j/rollout:0"]
+    made.perform(AskToStop("j/rollout:0"), 3.0)
+    assert outcome(made).state is TaskState.STOPPED
+    wait_for(lambda: not is_alive(pid))
+
+
+def test_many_starts_and_stops_leave_nothing(place: Place, supervisor: Supervisor) -> None:
+    own, number = psutil.Process(), 200 if os.environ.get("PERIPLUS_ALL_STARTS") else 20
+
+    def counts() -> tuple[int, int]:
+        return own.num_fds(), len(own.children(recursive=True))
+
+    def start(name: str) -> None:
+        supervisor.perform(Start(place.task("succeed", name), 0), 1.0)
+        assert outcome(supervisor, name).state is TaskState.SUCCEEDED
+
+    start("j/rollout:first")
+    before = counts()
+    for each in range(number):
+        start(f"j/rollout:{each}")
+    wait_for(lambda: counts() <= before)
+
+
+def test_a_program_that_is_not_there_fails_by_name(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(place.settings(tmp_path), python_of={"vllm": "/does/not/exist"})
+    made = Supervisor(settings, (replace(machine(), name=place.node),), dict.fromkeys(Role, WORKER))
+    made.perform(Start(replace(place.task("succeed"), engine="vllm"), 0), 1.0)
+    ended = outcome(made)
+    assert ended.state is TaskState.FAILED
+    assert "/does/not/exist" in ended.message + log_of(tmp_path)
+
+
+@pytest.fixture
+def nodes(place: Place) -> RayNodes:
+    if place.nodes is None:
+        pytest.skip("this machine has one node of it")
+    return place.nodes
+
+
+def test_a_node_that_joins_can_be_used_and_one_that_dies_is_noticed(
+    place: Place, nodes: RayNodes, tmp_path: Path
+) -> None:
+    cluster = place.cluster
+    assert cluster is not None
+    new = nodes.add_node()
+    wait_for(lambda: new in cluster.nodes())
+    there = Place(cluster, place.variables, nodes)
+    there.node = new
+    made = there.supervisor(tmp_path)
+    made.perform(Start(there.task("wait"), 0), 1.0)
+    pid = running_pid(tmp_path)
+    began_s = time.monotonic()
+    nodes.kill_node(new)
+    assert outcome(made).state is TaskState.FAILED
+    assert time.monotonic() - began_s < 10.0
+    assert new in log_of(tmp_path)
+    wait_for(lambda: not is_alive(pid))
+    wait_for(lambda: new not in cluster.nodes())

@@ -1,0 +1,189 @@
+"""Small real clusters of this machine: Slurm with one node and an allocation of it, and Ray with two nodes."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+DEADLINE_S = 60.0
+
+SLURM_CONF = """
+ClusterName=test
+SlurmctldHost={host}
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={controller}
+SlurmdPort={daemon}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge/socket
+CryptoType=crypto/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+MpiDefault=none
+KillWait=1
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not true():
+        assert time.monotonic() < end_s, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+@contextmanager
+def slurm_allocation(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Run a cluster of Slurm, and yield the variables of a process in an allocation of its node."""
+    missing = [name for name in ("srun", "slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+    if missing or os.getuid() != 0:
+        pytest.skip(f"Slurm is not installed ({', '.join(missing)})" if missing else "Slurm's daemons want root here")
+    host = socket.gethostname().split(".")[0]
+    for name in ("state", "spool", "munge"):
+        (folder / name).mkdir(parents=True)
+    conf = folder / "slurm.conf"
+    ports = {"controller": free_port(), "daemon": free_port()}
+    conf.write_text(SLURM_CONF.format(folder=folder, host=host, cores=os.cpu_count(), **ports))
+    environment = {**os.environ, "SLURM_CONF": str(conf)}
+    key = folder / "munge" / "key"
+    key.write_bytes(os.urandom(128))
+    key.chmod(0o400)
+    munge = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
+    with ExitStack() as running:
+        daemons = (
+            ["munged", "--foreground", "--force", f"--socket={folder}/munge/socket", *munge],
+            ["slurmctld", "-D", "-i"],
+            ["slurmd", "-D", "-N", host],
+        )
+        for words in daemons:
+            with (folder / f"{words[0]}.out").open("wb") as output:
+                started = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            running.callback(_ended, started)
+            if words[0] == "munged":
+                until(lambda: (folder / "munge" / "socket").exists(), "munged")
+        idle = ["sinfo", "--noheader", "--format=%T"]
+        until(lambda: "idle" in subprocess.run(idle, env=environment, capture_output=True, text=True).stdout, "slurmd")
+        told = subprocess.run(
+            ["salloc", "--no-shell", "--nodes=1", f"--cpus-per-task={os.cpu_count()}"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        job = next(word for word in told.split() if word.isdecimal())
+        yield {
+            "SLURM_CONF": str(conf),
+            "SLURM_JOB_ID": job,
+            "SLURM_JOB_NODELIST": host,
+            "SLURMD_NODENAME": host,
+        }
+        subprocess.run(["scancel", job], env=environment, check=False)
+
+
+class RayNodes:
+    """A Ray cluster of this machine at `address`, whose nodes are called n0, n1, ..."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "home").mkdir(exist_ok=True)
+        # A token in the user's home would be asked for. Ports of workers are the system's to choose.
+        self.variables = {"RAY_AUTH_MODE": "disabled", "HOME": str(folder / "home"), "RAY_DISABLE_IMPORT_WARNING": "1"}
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        self._nodes: dict[str, list[psutil.Process]] = {}
+        head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
+        self._start(*head, "--min-worker-port=0", "--max-worker-port=0")
+
+    def add_node(self) -> str:
+        """Start another node, and return its name."""
+        return self._start(f"--address={self.address}")
+
+    def kill_node(self, name: str) -> None:
+        """Kill the raylet of a node, as a machine dies."""
+        for each in self._nodes.pop(name):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+    def stop(self) -> None:
+        """Kill all nodes, the head last."""
+        for name in reversed(tuple(self._nodes)):
+            self.kill_node(name)
+
+    def _start(self, *arguments: str) -> str:
+        name = f"n{len(self._nodes)}"
+        before = set(_daemons(self._folder))
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-name={name}", "--num-cpus=2"]
+        subprocess.run(
+            [*words, "--node-ip-address=127.0.0.1", "--disable-usage-stats", *arguments],
+            env={**os.environ, **self.variables},
+            cwd=self._folder,
+            capture_output=True,
+            check=True,
+            timeout=DEADLINE_S,
+        )
+        self._nodes[name] = [each for each in _daemons(self._folder) if each not in before]
+        return name
+
+
+@contextmanager
+def ray_nodes(folder: Path) -> Iterator[RayNodes]:
+    """Run a Ray cluster of two nodes."""
+    if find_spec("ray") is None:
+        pytest.skip("Ray is not installed (pip install 'periplus[ray]')")
+    # A path of a Unix socket has at most 107 characters.
+    short = Path(subprocess.check_output(["mktemp", "-d", "-t", "ray-XXXX"], text=True).strip())
+    made = RayNodes(short)
+    try:
+        made.add_node()
+        yield made
+    finally:
+        made.stop()
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def _daemons(folder: Path) -> list[psutil.Process]:
+    """Return the processes of Ray whose files lie in a folder."""
+    found = []
+    for each in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(str(folder) in word for word in each.cmdline()) and "pytest" not in " ".join(each.cmdline()):
+                found.append(each)
+    return found
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
