@@ -105,7 +105,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             if self._membership is not None:
                 session.put(self._revocations(hello.region, session))
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(hello.region, session, request_iterator))
+                tasks.create_task(self._read(hello.region, session, request_iterator, context))
                 while True:
                     await context.write(convert.order_to_pb(await session.get(), self._authority))
         finally:
@@ -115,12 +115,12 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
             session.over.set()
 
     async def _read(
-        self, region: str, session: AgentSession, messages: AsyncIterator[control_pb2.AgentMessage]
+        self, region: str, session: AgentSession, messages: AsyncIterator[control_pb2.AgentMessage], context: Any
     ) -> None:
         async for message in messages:
             if message.HasField("renewal") and self._membership is not None:
                 certificate = await asyncio.to_thread(
-                    self._membership.renew, parties.region(region), message.renewal.request
+                    self._membership.renew, rpc.shown_certificate(context), message.renewal.request
                 )
                 session.put(SendRenewed(region=region, epoch=session.epoch, certificate=certificate))
                 continue
@@ -221,6 +221,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         if order is RegionOrder.PROFILE:
             JobFile.from_json(request.job_json)  # it must be one
         if order is RegionOrder.REMOVE and self._membership is not None:
+            _check_name(request.region)
             await self._revoke(parties.region(request.region), context)
         ordered = RegionOrdered(request.region, order, _actor(context), request.job_json, request.model_config)
         return convert.fleet_to_pb(await self._writer.apply(ordered))
@@ -247,20 +248,19 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         """Return the certificate of a new member. Raises: Denied, also if the token was used before."""
         membership, token = self._members(), rpc.caller(context)
         assert token is not None, "a coordinator with members answers only callers with certificates"
-        (shown,) = context.auth_context()["x509_pem_cert"]
-        certificate = await asyncio.to_thread(membership.join, shown, request.request)
+        certificate = await asyncio.to_thread(membership.join, rpc.shown_certificate(context), request.request)
         party = parties.party_of(token.name)
         await self._note(f"{party} joined", party, context)
         return control_pb2.CertificateResponse(certificate=certificate)
 
     async def Renew(self, request: control_pb2.JoinRequest, context: Any) -> control_pb2.CertificateResponse:
         """Return the next certificate of the operator who calls. Raises: Denied."""
-        membership, party = self._members(), rpc.caller(context)
-        assert party is not None, "a coordinator with members answers only callers with certificates"
-        return control_pb2.CertificateResponse(certificate=membership.renew(party, request.request))
+        certificate = self._members().renew(rpc.shown_certificate(context), request.request)
+        return control_pb2.CertificateResponse(certificate=certificate)
 
     async def RemoveOperator(self, request: control_pb2.RemoveOperatorRequest, context: Any) -> control_pb2.Fleet:
-        """Refuse the certificates that an operator has until now, and return the fleet."""
+        """Refuse the certificates that an operator has until now, and return the fleet. Raises: ConfigError."""
+        _check_name(request.operator)
         for rights in Rights:
             await self._revoke(parties.operator(request.operator, rights), context)
         return convert.fleet_to_pb(self._writer.state)
@@ -295,13 +295,17 @@ def _new_member(request: control_pb2.CreateTokenRequest) -> Party:
     if bool(request.region) == bool(request.operator):
         raise ConfigError("a join token is for one region or for one operator")
     name = request.region or request.operator
-    if not re.fullmatch(REGION_NAME, name):
-        raise ConfigError(f"{name[:80]!r} is no name: give up to 63 letters, digits and :._-")
+    _check_name(name)
     if request.region:
         return parties.region(name)
     if request.rights not in set(Rights):
         raise ConfigError(f"{request.rights[:80]!r} are no rights; give one of {', '.join(Rights)}")
     return parties.operator(name, Rights(request.rights))
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(REGION_NAME, name):
+        raise ConfigError(f"{name[:80]!r} is no name: give up to 63 letters, digits and :._-")
 
 
 def _actor(context: Any) -> str:

@@ -24,7 +24,7 @@ from coordinator.state import State
 from coordinator.store import StoredEvent
 from coordinator.writer import Writer
 from periplus import errors
-from periplus.errors import ConfigError
+from periplus.errors import ConfigError, WireError
 from periplus.process.backoff import Backoff
 from periplus.process.telemetry import event as log_event
 from periplus.values.record import Record, RecordKind
@@ -186,9 +186,12 @@ class MqttPublisher:
 
 
 async def _until_lost(client: "aiomqtt.Client") -> None:
-    """Wait until the connection is lost, which raises the library's error. Nothing is subscribed, so nothing comes."""
+    """Wait until the connection is lost, which raises the library's error.
+
+    Nothing is subscribed. A broker that sends messages all the same is left: it would fill the log. Raises: WireError.
+    """
     async for _ in client.messages:
-        pass
+        raise WireError("the broker sends messages, although the coordinator subscribes to nothing")
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ import click
 
 from coordinator.client.address import coordinator_address, coordinator_option
 from coordinator.client.connection import connect
-from coordinator.members.access import Access, access_of
+from coordinator.members.access import NO_ACCESS, Access, access_of
 from periplus import clock
 from periplus.cli.option_types import DirectoryToWrite
 from periplus.errors import EXIT_OK, PeriplusError
@@ -170,12 +170,17 @@ def doctor(work_dir: Path, identity_dir: Path | None, output: str, coordinator: 
 
     Exit code 0 if nothing must be mended, 1 otherwise.
     """
-    address = coordinator_address(coordinator)
-    access = access_of(address)
-    own, where = access.secured.identity if access.secured else None, "the operator's folder"
-    if identity_dir is not None:
-        own, where = Identity.load(identity_dir), str(identity_dir)
-    found = [*of_machine(work_dir, os.environ), of_identity(own, where, clock.unix_s())]
+    address, access = coordinator_address(coordinator), NO_ACCESS
+    try:
+        access = access_of(address)
+        own, where = access.secured.identity if access.secured else None, "the operator's folder"
+        if identity_dir is not None:
+            own, where = Identity.load(identity_dir), str(identity_dir)
+        identity = of_identity(own, where, clock.unix_s())
+    except PeriplusError as error:  # the rest can be looked at without it
+        remedy = "mend the file, or join or log in again with a new token of `periplus token create`"
+        identity = Symptom("identity", Verdict.BAD, str(error), remedy)
+    found = [*of_machine(work_dir, os.environ), identity]
     found += asyncio.run(of_fleet(address, access))
     if output == Output.JSON:
         click.echo(

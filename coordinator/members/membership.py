@@ -3,14 +3,17 @@
 The authority's key, the tokens that were used and the revocations lie in the coordinator's database, so that a restored
 coordinator knows its fleet again. A revocation names a party and a time: certificates that were issued to the party
 until then are refused, by the coordinator and by every gateway that it has told. Later ones, of a new token, are not.
+A certificate is renewed only for the holder of one that is not revoked, which is checked again at that moment: the call
+or session that asks may have been admitted before the revocation.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 
 from coordinator.store import Store
 from periplus.errors import Denied
 from periplus.net import parties
-from periplus.net.certificates import LIFETIME_S, Identity, certified_party, expires_at_s, serial_of
+from periplus.net.certificates import LIFETIME_S, Identity, certified_party, expires_at_s, issued_at_s, serial_of
 from periplus.net.parties import COORDINATOR, Party, PartyKind, Rights, check_not_revoked
 from periplus.net.rpc import Call, OpenCalls
 
@@ -32,6 +35,7 @@ class Membership:
     def __init__(self, store: Store, now_s: Callable[[], float]) -> None:
         self._store, self._now_s = store, now_s
         self.calls = OpenCalls()
+        self._revoking = threading.Lock()  # certificates are made in several threads
         self._authority = store.fleet_authority(FLEET_NAME, now_s())
         self._revocations = dict(store.revocations())
         self._own = self._authority.identity(COORDINATOR, now_s())
@@ -54,26 +58,35 @@ class Membership:
     def join(self, token: bytes, request: bytes) -> bytes:
         """Return the certificate of a new member, for the certificate of a token that was not used. Raises: Denied."""
         party = parties.party_of(certified_party(token).name)
-        certificate = self._certified(party, request)
+        certificate = self._certified(party, request, shown=token)
         if not self._store.use_token(serial_of(token), expires_at_s(token)):
             raise Denied(f"the join token of {party} was used already; make another with `periplus token create`")
         return certificate
 
-    def renew(self, party: Party, request: bytes) -> bytes:
-        """Return a new certificate of a member. Raises: Denied."""
-        return self._certified(party, request)
+    def renew(self, shown: bytes, request: bytes) -> bytes:
+        """Return a new certificate of the member who shows this one (PEM). Raises: Denied if it is revoked."""
+        return self._certified(certified_party(shown), request, shown=shown)
 
-    def _certified(self, party: Party, request: bytes, lifetime_s: float = LIFETIME_S) -> bytes:
-        # Not within the second of a revocation, which certificates are too coarse to tell.
-        issued_s = max(self._now_s(), self._revocations.get(party.uri, 0.0) + 1.0)
-        return self._authority.certify(request, party, issued_s, lifetime_s)
+    def _certified(
+        self, party: Party, request: bytes, lifetime_s: float = LIFETIME_S, shown: bytes | None = None
+    ) -> bytes:
+        with self._revoking:
+            if shown is not None:
+                check_not_revoked(certified_party(shown), issued_at_s(shown), self._revocations)
+            # Not within the second of a revocation, which certificates are too coarse to tell.
+            issued_s = max(self._now_s(), self._revocations.get(party.uri, 0.0) + 1.0)
+            return self._authority.certify(request, party, issued_s, lifetime_s)
 
     def revoke(self, party: Party) -> None:
         """Refuse all certificates that a party has until now, those of join tokens among them."""
-        before_s = float(int(self._now_s()))
-        for each in (party, parties.joining(party)):
+        revoked = (party, parties.joining(party))
+        with self._revoking:
+            # Certificates after an earlier revocation in this second were issued in the next one.
+            earlier_s = max(self._revocations.get(each.uri, -1.0) for each in revoked)
+            before_s = max(float(int(self._now_s())), earlier_s + 1.0)
+            self._revocations.update((each.uri, before_s) for each in revoked)
+        for each in revoked:
             self._store.revoke(each.uri, before_s, forget_before_s=before_s - LIFETIME_S)
-            self._revocations[each.uri] = before_s
 
     def admit(self, call: Call) -> None:
         """Check that a caller may make a call. Raises: Denied."""

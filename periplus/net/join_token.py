@@ -25,6 +25,8 @@ TOKEN_VARIABLE = "PERIPLUS_JOIN_TOKEN"
 """Environment variable with the token of an agent that has no identity of the token's fleet yet."""
 LIFETIME_S = 3600.0
 """Seconds for which a token is valid, if nobody says otherwise."""
+MAX_ADDRESS_BYTES = 255
+"""Longest address in a token, whose length is one byte."""
 _DIGEST_BYTES = _KEY_BYTES = 32
 
 
@@ -38,12 +40,14 @@ class JoinToken:
     certificate: bytes
 
     def to_text(self) -> str:
-        """Return the token as a line of text."""
+        """Return the token as a line of text. Raises: ConfigError if the address is too long for it."""
         private = serialization.load_pem_private_key(self.key, None)
         assert isinstance(private, ec.EllipticCurvePrivateKey)
         scalar = private.private_numbers().private_value.to_bytes(_KEY_BYTES, "big")
         certificate = x509.load_pem_x509_certificate(self.certificate).public_bytes(serialization.Encoding.DER)
         address = self.address.encode()
+        if len(address) > MAX_ADDRESS_BYTES:
+            raise ConfigError(f"the address {self.address[:80]}... has more than {MAX_ADDRESS_BYTES} bytes")
         raw = bytes((VERSION, len(address))) + address + self.authority_digest + scalar + certificate
         return PREFIX + base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
@@ -59,6 +63,9 @@ class JoinToken:
             if len(raw) < 2 or raw[0] != VERSION:
                 raise ValueError("it is of another version of Periplus, or a part of it is missing")
             address, rest = raw[2 : 2 + raw[1]].decode(), raw[2 + raw[1] :]
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal():
+                raise ValueError(f"its address {address!r} is not HOST:PORT")
             digest, scalar = rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES : _DIGEST_BYTES + _KEY_BYTES]
             private = ec.derive_private_key(int.from_bytes(scalar, "big"), ec.SECP256R1())
             certificate = x509.load_der_x509_certificate(rest[_DIGEST_BYTES + _KEY_BYTES :])

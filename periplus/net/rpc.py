@@ -220,6 +220,13 @@ def caller(context: grpc.aio.ServicerContext[Any, Any]) -> Party | None:
     return None if (certificate := _certificate(context)) is None else certified_party(certificate)
 
 
+def shown_certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
+    """Return the certificate (PEM) that a caller has shown, at a server that answers only callers with one."""
+    certificate = _certificate(context)
+    assert certificate is not None, "a server with members answers only callers with certificates"
+    return certificate
+
+
 def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
     found = tuple(context.auth_context().get("x509_pem_cert", ()))
     return found[0] if found else None

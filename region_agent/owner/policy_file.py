@@ -38,8 +38,10 @@ class SecretSource(Config):
             assert self.file is not None, "of a source, one key is given"
             place = f"the file {self.file}"
             try:
-                with self.file.open("rb") as file:
-                    found = file.read(MAX_SECRET_BYTES + 1).decode().rstrip("\r\n")
+                # The agent's event loop reads it: a pipe that nobody writes to must not hold it up.
+                with open(self.file, "rb", opener=_without_waiting) as file:
+                    content = file.read(MAX_SECRET_BYTES + 1) or b""  # None of a pipe with nothing in it
+                found = content.decode().rstrip("\r\n")
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
                 raise Denied(f"{place} cannot be read: {why}") from None  # a decoder's error shows bytes
@@ -69,6 +71,10 @@ class AgentPolicy(Config):
     """Gigabytes (10^9 bytes) that the gateway may send to other regions in a day of UTC. null: no limit."""
     secrets: dict[SecretName, SecretSource] = Field(default_factory=dict, max_length=256)
     """Where the secrets are that jobs may name, by name."""
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_policy(path: Path) -> AgentPolicy:

@@ -132,6 +132,28 @@ def test_a_broker_that_accepts_and_says_nothing_holds_up_nobody() -> None:
     assert time.monotonic() - began_s < 20
 
 
+def test_a_broker_that_sends_messages_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1000)
+        # It takes the connection, sends a message `x` of the topic `a`, and then reads until it is left.
+        writer.write(b"\x20\x02\x00\x00" + b"\x30\x04\x00\x01ax")
+        while await reader.read(1000):
+            pass
+        writer.close()
+        left.set()
+
+    async def scene() -> None:
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with server, coordinator(f"{host}:{port}"):
+            await left.wait()
+
+    left = asyncio.Event()
+    play(scene)
+    lost = next(each for each in caplog.records if each.message == "mqtt_lost")
+    assert "subscribes to nothing" in str(vars(lost))
+
+
 def test_a_broker_may_want_a_user_and_a_password(tmp_path: Path) -> None:
     passwords, own = tmp_path / "passwords", tmp_path / "own"
     subprocess.run(

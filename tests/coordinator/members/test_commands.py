@@ -41,6 +41,7 @@ def test_from_the_first_operator_to_a_region_that_has_joined(
         token = told("token", "create", "eu", "--minutes", "2", *fleet)
         assert member_of(JoinToken.from_text(token)) == parties.region("eu")
         assert "agent join" in told("login", token, code=EXIT_USAGE)
+        assert "is not HOST:PORT" in told("token", "create", "eu", "--address", "host", *fleet, code=EXIT_USAGE)
         assert "as region eu" in told(
             "agent", "join", told("token", "create", "eu", *fleet), "--work-dir", str(tmp_path)
         )

@@ -21,7 +21,7 @@ from coordinator.members.issuing import issued_identity
 from periplus import clock
 from periplus.__main__ import run
 from periplus.net import parties, rpc
-from periplus.net.certificates import LIFETIME_S, FleetAuthority
+from periplus.net.certificates import IDENTITY_FILE, LIFETIME_S, FleetAuthority
 from periplus.net.parties import COORDINATOR, Rights
 from periplus.pb.v1 import control_pb2
 from region_agent.control.identity import AgentIdentity
@@ -111,3 +111,15 @@ def test_the_command_says_what_must_be_mended(tmp_path: Path, capsys: pytest.Cap
     assert {each["check"] for each in told["findings"]} >= {"versions", "disk", "identity", "coordinator"}
     assert run(words) == EXIT_AILING
     assert "to mend it: " in capsys.readouterr().out
+
+
+def test_an_identity_that_cannot_be_read_is_one_of_the_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / IDENTITY_FILE).write_text("junk")
+    words = ["doctor", "--coordinator", "127.0.0.1:1", "--work-dir", str(tmp_path), "-o", "json"]
+    for more in ([], ["--identity", str(tmp_path)], ["--identity", str(tmp_path / "none")]):
+        monkeypatch.setenv("PERIPLUS_IDENTITY", str(tmp_path if not more else tmp_path / "none"))
+        assert run([*words, *more]) == EXIT_AILING
+        states = {each["check"]: each["state"] for each in json.loads(capsys.readouterr().out)["findings"]}
+        assert (states["identity"], states["coordinator"], states["versions"]) == ("bad", "bad", "ok")

@@ -10,11 +10,12 @@ import pytest
 from coordinator.client.connection import Coordinator, connect
 from coordinator.members.access import Access
 from coordinator.members.issuing import issued_identity, issued_token, token_text
-from coordinator.store import back_up, restore, stored_fleet_authority
+from coordinator.members.membership import Membership
+from coordinator.store import back_up, open_store, restore, stored_fleet_authority
 from periplus import clock
 from periplus.errors import ConfigError, Denied, NotFound, PeriplusError, Unreachable
 from periplus.net import parties, rpc
-from periplus.net.certificates import Identity, new_key, signing_request
+from periplus.net.certificates import Identity, certified_party, issued_at_s, new_key, signing_request
 from periplus.net.join_token import JoinToken
 from periplus.net.joining import join
 from periplus.net.parties import COORDINATOR, Party, Rights
@@ -196,6 +197,30 @@ def test_a_region_that_is_removed_is_out_at_once_and_comes_back_with_a_new_token
     play(tmp_path, scene)
 
 
+def test_who_was_admitted_before_a_revocation_gets_no_certificate_after_it() -> None:
+    membership = Membership(open_store(None), lambda: 1000.7)
+    request = signing_request(new_key())
+    token = membership.token_certificate(EU, request, 60.0)
+    member = membership.join(token, request)
+    late = membership.token_certificate(EU, request, 60.0)
+    assert certified_party(membership.renew(member, request)) == EU
+    membership.revoke(EU)
+    with pytest.raises(Denied, match="was revoked"):
+        membership.renew(member, request)
+    with pytest.raises(Denied, match="was revoked"):
+        membership.join(late, request)
+
+
+def test_two_revocations_within_a_second_leave_no_certificate_from_between() -> None:
+    membership = Membership(open_store(None), lambda: 1000.7)
+    request = signing_request(new_key())
+    membership.revoke(EU)
+    member = membership.join(membership.token_certificate(EU, request, 60.0), request)
+    membership.revoke(EU)
+    with pytest.raises(Denied, match="was revoked"):
+        membership.admit(rpc.Call("Session", (), EU, issued_at_s(member)))
+
+
 async def read_to_the_end(agent: FakeAgent) -> None:
     while True:
         await agent.read()
@@ -218,6 +243,18 @@ def test_an_operator_who_is_put_out_may_do_nothing_more(tmp_path: Path) -> None:
                 await bob.fleet()
             with pytest.raises(Denied, match="was revoked"):
                 await watching
+
+    play(tmp_path, scene)
+
+
+def test_a_name_that_nobody_can_have_is_no_name_to_put_out(tmp_path: Path) -> None:
+    async def scene(address: str) -> None:
+        async with connect(address, as_operator(tmp_path)) as remote:
+            for name in ("", "a/b", "x" * 64, "bob\n"):
+                with pytest.raises(ConfigError, match="is no name"):
+                    await remote.remove_operator(name)
+                with pytest.raises(ConfigError, match="is no name"):
+                    await remote.order_region(name, "remove")
 
     play(tmp_path, scene)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,11 @@ def test_a_token_is_one_line_that_nobody_can_change() -> None:
     for wrong in ("", "x", text[:-9], text.removeprefix("periplus-"), "periplus-" + "A" * 40, text + "!"):
         with pytest.raises(ConfigError, match="no join token"):
             JoinToken.from_text(wrong)
+    for address in ("", "x", "..", "x:", "x:port", ":7070"):
+        with pytest.raises(ConfigError, match=r"no join token .*is not HOST:PORT"):
+            JoinToken.from_text(replace(token, address=address).to_text())
+    with pytest.raises(ConfigError, match="more than 255 bytes"):
+        replace(token, address="x" * 255 + ":7070").to_text()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The policy file: what is read, and what is refused."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,22 @@ def test_a_secret_is_read_without_its_line_end_and_a_refusal_shows_nothing_of_it
         SecretSource(env="HUB").value({})
     with pytest.raises(Denied, match="No such file"):
         SecretSource(file=tmp_path / "none").value()
+
+
+def test_a_pipe_in_place_of_a_secrets_file_holds_nobody_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    refused = threading.Event()
+
+    def read() -> None:
+        for _ in range(2):  # without a writer, and with one that writes nothing
+            with pytest.raises(Denied, match="is empty or missing"):
+                SecretSource(file=pipe).value()
+            writers.append(os.open(pipe, os.O_RDWR))
+        refused.set()
+
+    writers: list[int] = []
+    threading.Thread(target=read, daemon=True).start()
+    assert refused.wait(5.0)
+    for each in writers:
+        os.close(each)
