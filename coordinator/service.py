@@ -240,7 +240,7 @@ class CoordinatorService(control_pb2_grpc.CoordinatorServicer):
         lifetime_s = request.lifetime_s or LIFETIME_S
         if not 0 < lifetime_s <= MAX_TOKEN_S:
             raise ConfigError(f"a join token is valid for up to {MAX_TOKEN_S / 3600:.0f} hours, not {lifetime_s} s")
-        certificate = membership.token_certificate(party, request.request, lifetime_s)
+        certificate = membership.token_certificate(party, rpc.shown_certificate(context), request.request, lifetime_s)
         await self._note(f"a join token for {party}, valid for {lifetime_s:.0f} s", party, context)
         return control_pb2.CertificateResponse(certificate=certificate)
 

@@ -14,7 +14,7 @@ from coordinator.store import Store
 from periplus.errors import Denied
 from periplus.net import parties
 from periplus.net.certificates import LIFETIME_S, Identity, certified_party, expires_at_s, issued_at_s, serial_of
-from periplus.net.parties import COORDINATOR, Party, PartyKind, Rights, check_not_revoked
+from periplus.net.parties import COORDINATOR, Party, PartyKind, Rights, check_not_revoked, revocation_names
 from periplus.net.rpc import Call, OpenCalls
 
 FLEET_NAME = "periplus fleet"
@@ -51,42 +51,43 @@ class Membership:
             self._own = self._authority.identity(COORDINATOR, self._now_s())
         return self._own
 
-    def token_certificate(self, party: Party, request: bytes, lifetime_s: float) -> bytes:
-        """Return the certificate (PEM) of a join token, for the key of a signing request. Raises: Denied."""
-        return self._certified(parties.joining(party), request, lifetime_s)
+    def token_certificate(self, party: Party, shown: bytes, request: bytes, lifetime_s: float) -> bytes:
+        """Return the certificate (PEM) of a join token for a party, for the key of a signing request.
+
+        Whoever shows this certificate makes the token. Raises: Denied if it is revoked.
+        """
+        return self._certified(parties.joining(party, certified_party(shown)), request, lifetime_s, shown)
 
     def join(self, token: bytes, request: bytes) -> bytes:
         """Return the certificate of a new member, for the certificate of a token that was not used. Raises: Denied."""
         party = parties.party_of(certified_party(token).name)
-        certificate = self._certified(party, request, shown=token)
+        certificate = self._certified(party, request, LIFETIME_S, token)
         if not self._store.use_token(serial_of(token), expires_at_s(token)):
             raise Denied(f"the join token of {party} was used already; make another with `periplus token create`")
         return certificate
 
     def renew(self, shown: bytes, request: bytes) -> bytes:
         """Return a new certificate of the member who shows this one (PEM). Raises: Denied if it is revoked."""
-        return self._certified(certified_party(shown), request, shown=shown)
+        return self._certified(certified_party(shown), request, LIFETIME_S, shown)
 
-    def _certified(
-        self, party: Party, request: bytes, lifetime_s: float = LIFETIME_S, shown: bytes | None = None
-    ) -> bytes:
+    def _certified(self, party: Party, request: bytes, lifetime_s: float, shown: bytes) -> bytes:
         with self._revoking:
-            if shown is not None:
-                check_not_revoked(certified_party(shown), issued_at_s(shown), self._revocations)
+            check_not_revoked(certified_party(shown), issued_at_s(shown), self._revocations)
             # Not within the second of a revocation, which certificates are too coarse to tell.
-            issued_s = max(self._now_s(), self._revocations.get(party.uri, 0.0) + 1.0)
+            revoked_s = max(self._revocations.get(name, 0.0) for name in revocation_names(party))
+            issued_s = max(self._now_s(), revoked_s + 1.0)
             return self._authority.certify(request, party, issued_s, lifetime_s)
 
     def revoke(self, party: Party) -> None:
-        """Refuse all certificates that a party has until now, those of join tokens among them."""
-        revoked = (party, parties.joining(party))
+        """Refuse all certificates that a party has until now, those of tokens for it or that it has made among them."""
+        revoked = (party.uri, revocation_names(parties.joining(party))[0])
         with self._revoking:
             # Certificates after an earlier revocation in this second were issued in the next one.
-            earlier_s = max(self._revocations.get(each.uri, -1.0) for each in revoked)
+            earlier_s = max(self._revocations.get(each, -1.0) for each in revoked)
             before_s = max(float(int(self._now_s())), earlier_s + 1.0)
-            self._revocations.update((each.uri, before_s) for each in revoked)
+            self._revocations.update((each, before_s) for each in revoked)
         for each in revoked:
-            self._store.revoke(each.uri, before_s, forget_before_s=before_s - LIFETIME_S)
+            self._store.revoke(each, before_s, forget_before_s=before_s - LIFETIME_S)
 
     def admit(self, call: Call) -> None:
         """Check that a caller may make a call. Raises: Denied."""

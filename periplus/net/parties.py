@@ -38,7 +38,7 @@ _NUM_PARTS = {
     PartyKind.REGION: 1,
     PartyKind.TASK: 3,
     PartyKind.OPERATOR: 2,
-    PartyKind.JOIN: 1,
+    PartyKind.JOIN: 2,
 }
 
 
@@ -93,9 +93,20 @@ def task(region_name: str, job_id: str, role: str) -> Party:
     return Party(PartyKind.TASK, (region_name, job_id, role))
 
 
-def joining(party: Party) -> Party:
-    """Return the party of somebody who has a token with which to become `party`."""
-    return Party(PartyKind.JOIN, (party.uri,))
+def joining(party: Party, by: Party = COORDINATOR) -> Party:
+    """Return the party of somebody who has a token with which to become `party`, and that `by` has made."""
+    return Party(PartyKind.JOIN, (party.uri, by.uri))
+
+
+def revocation_names(party: Party) -> tuple[str, ...]:
+    """Return the names under which certificates of a party are revoked.
+
+    Those of a token are revoked with its own member, and with whoever made it.
+    """
+    if party.kind is not PartyKind.JOIN:
+        return (party.uri,)
+    member, maker = party.parts
+    return f"{SCHEME}{PartyKind.JOIN}/{quote(member, safe='')}", maker
 
 
 def party_of(uri: str) -> Party:
@@ -107,9 +118,9 @@ def party_of(uri: str) -> Party:
 
 
 def check_not_revoked(party: Party, issued_at_s: float, revocations: Mapping[str, float]) -> None:
-    """Check a certificate that was issued to a party, against the Unix times until which each party's are revoked.
+    """Check a certificate that was issued to a party, against the Unix time until which those of each name are revoked.
 
     Raises: Denied.
     """
-    if issued_at_s <= revocations.get(party.uri, 0.0):
+    if any(issued_at_s <= revocations.get(name, 0.0) for name in revocation_names(party)):
         raise Denied(f"the certificate of {party} was revoked; join again with a new token of `periplus token create`")

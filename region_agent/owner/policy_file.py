@@ -12,7 +12,7 @@ from pydantic import Field
 
 from periplus.config.loading import Config, Words, check_schema, read_yaml, refuse, validate
 from periplus.config.secret_names import SecretName
-from periplus.errors import Denied
+from periplus.errors import ConfigError, Denied
 from periplus.values.task import REGION_NAME
 
 SCHEMA = "periplus.agent-policy/1"
@@ -79,6 +79,8 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def read_policy(path: Path) -> AgentPolicy:
     """Return the policy of a file. Raises: ConfigError if it cannot be read or is no policy."""
+    if path.is_fifo():  # reading would wait for somebody who writes
+        raise ConfigError(f"{path} is a pipe; the policy is read again and again, so give a file")
     policy = validate(AgentPolicy, check_schema(read_yaml(path), SCHEMA, str(path)), str(path))
     refuse(
         str(path),

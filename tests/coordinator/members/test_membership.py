@@ -197,12 +197,30 @@ def test_a_region_that_is_removed_is_out_at_once_and_comes_back_with_a_new_token
     play(tmp_path, scene)
 
 
-def test_who_was_admitted_before_a_revocation_gets_no_certificate_after_it() -> None:
-    membership = Membership(open_store(None), lambda: 1000.7)
+def with_operator() -> tuple[Membership, bytes]:
+    """A fleet at the Unix time 1000.7, and the certificate of an operator."""
+    store = open_store(None)
+    membership = Membership(store, lambda: 1000.7)
+    return membership, store.fleet_authority("", 1000.7).identity(ANN, 1000.7).certificate
+
+
+def test_tokens_end_with_the_access_of_whoever_made_them() -> None:
+    membership, ann = with_operator()
     request = signing_request(new_key())
-    token = membership.token_certificate(EU, request, 60.0)
+    token = membership.token_certificate(EU, ann, request, 60.0)
+    membership.revoke(ANN)
+    with pytest.raises(Denied, match="was revoked"):
+        membership.join(token, request)
+    with pytest.raises(Denied, match="was revoked"):
+        membership.token_certificate(EU, ann, request, 60.0)
+
+
+def test_who_was_admitted_before_a_revocation_gets_no_certificate_after_it() -> None:
+    membership, ann = with_operator()
+    request = signing_request(new_key())
+    token = membership.token_certificate(EU, ann, request, 60.0)
     member = membership.join(token, request)
-    late = membership.token_certificate(EU, request, 60.0)
+    late = membership.token_certificate(EU, ann, request, 60.0)
     assert certified_party(membership.renew(member, request)) == EU
     membership.revoke(EU)
     with pytest.raises(Denied, match="was revoked"):
@@ -212,10 +230,10 @@ def test_who_was_admitted_before_a_revocation_gets_no_certificate_after_it() -> 
 
 
 def test_two_revocations_within_a_second_leave_no_certificate_from_between() -> None:
-    membership = Membership(open_store(None), lambda: 1000.7)
+    membership, ann = with_operator()
     request = signing_request(new_key())
     membership.revoke(EU)
-    member = membership.join(membership.token_certificate(EU, request, 60.0), request)
+    member = membership.join(membership.token_certificate(EU, ann, request, 60.0), request)
     membership.revoke(EU)
     with pytest.raises(Denied, match="was revoked"):
         membership.admit(rpc.Call("Session", (), EU, issued_at_s(member)))

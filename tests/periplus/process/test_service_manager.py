@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,12 @@ from periplus.process.lifecycle import ShutdownReason, wait_for_stop
 
 
 @pytest.fixture
-def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    listening.bind(str(tmp_path / "notify"))
-    listening.setblocking(False)
-    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-    return listening
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listening
 
 
 async def stopped_after(seconds: float) -> ShutdownReason:

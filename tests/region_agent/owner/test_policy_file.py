@@ -101,3 +101,9 @@ def test_a_pipe_in_place_of_a_secrets_file_holds_nobody_up(tmp_path: Path) -> No
     assert refused.wait(5.0)
     for each in writers:
         os.close(each)
+
+
+def test_a_pipe_in_place_of_a_policy_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "policy")
+    with pytest.raises(ConfigError, match="is a pipe"):
+        read_policy(tmp_path / "policy")
