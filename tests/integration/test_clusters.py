@@ -27,7 +27,7 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
             nodes = stack.enter_context(ray_nodes(tmp_path))
             variables, names = nodes.variables | {"RAY_ADDRESS": nodes.address}, ["n0", "n1"]
         else:
-            variables = stack.enter_context(slurm_allocation(tmp_path / "slurm"))
+            variables = dict(stack.enter_context(slurm_allocation(tmp_path / "slurm")))
             names = [variables["SLURM_JOB_NODELIST"]]
         for name, text in variables.items():
             monkeypatch.setenv(name, text)
