@@ -71,6 +71,7 @@ async def _fuzz(seed: int, num_calls: int) -> tuple[float, dict[str, Any]]:
             while done < num_calls and not wrong:
                 await asyncio.wait_for(doors.start(FUZZED_STEPS, f"r{len(job_ids)}"), 300)
                 job_ids.append(doors.job_id)
+                await fuzz.come_as_processes()
                 fuzz.records = await _records(doors)
                 fuzz.texts = [each.task_id for each in (await doors.remote.job(doors.job_id)).processes]
                 before = before or doors.services()

@@ -23,6 +23,7 @@ from periplus.job.job_file import JobFile
 from periplus.net import rpc
 from periplus.net.parties import Party
 from periplus.pb.v1 import control_pb2
+from periplus.values.task import Role
 from tests.support.processes.declared_fleet import until_running
 from tests.support.processes.demo import audit, pids_of
 from tests.support.tiny_job import tiny_job
@@ -49,11 +50,21 @@ class Doors:
     secret: str = ""
 
     def worker(self) -> rpc.Secured:
-        """Return the identity of a process of the newest job in the region of the first gateway."""
-        file = next(self.folder.glob(f"work/.periplus/{REGIONS[0]}/tasks/*/task.json"))
-        secured = rpc.own_gateway(json.loads(file.read_text())["identity"], REGIONS[0])
-        assert secured is not None
-        return secured
+        """Return the identity of a worker of the newest job in the region of the first gateway."""
+        return self.processes(REGIONS[0])[Role.ROLLOUT]
+
+    def processes(self, region: str) -> dict[Role, rpc.Secured]:
+        """Return the identities of processes of the newest job in a region, by role, as they call its gateway."""
+        found = {}
+        for task in self._tasks(region):
+            secured = rpc.own_gateway(task["identity"], region)
+            assert secured is not None
+            found[Role(task["role"])] = secured
+        return found
+
+    def _tasks(self, region: str) -> list[Any]:
+        files = self.folder.glob(f"work/.periplus/{region}/tasks/*/task.json")
+        return [task for file in files if (task := json.loads(file.read_text()))["job_id"] == self.job_id]
 
     def stranger(self, peer: Party) -> rpc.Secured | None:
         """Return how the attacker calls a party."""
@@ -66,8 +77,7 @@ class Doors:
         """Submit a job, and wait until all of its processes run."""
         self.job_id = (await self.remote.submit(submission(self.job(steps), request_id))).job_id
         await until_running(self.remote, self.job_id, START_S)
-        tasks = (json.loads(file.read_text()) for file in self.folder.glob("work/.periplus/*/tasks/*/task.json"))
-        self.secret = next(str(task["job_secret"]) for task in tasks if task["job_id"] == self.job_id)
+        self.secret = str(self._tasks("*")[0]["job_secret"])
 
     async def ended(self, job_id: str) -> control_pb2.Job:
         """Wait until a job has ended, and return it."""

@@ -19,7 +19,7 @@ from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
 from bench.doors.fleet import REGIONS, Doors
-from periplus.net import parties, rpc
+from periplus.net import rpc
 from periplus.net.tokens import JOB_KEY
 from periplus.pb.v1 import control_pb2, gateway_pb2
 from region_agent.gateway.service import REGION_KEY
@@ -50,28 +50,34 @@ class Fuzz:
         self._doors = doors
         self._seed = seed
         self._open: deque[Any] = deque()
-        self._channels = {doors.coordinator: rpc.channel(doors.coordinator, doors.access.secured)}
-        for name, address in zip(REGIONS, doors.gateways, strict=True):
-            peer = parties.region(name)
-            self._channels[address] = rpc.channel(address, rpc.Secured(identity=doors.worker().identity, peer=peer))
+        self._coordinator: Any = rpc.channel(doors.coordinator, doors.access.secured)
+        self._gateways: list[Any] = []
+
+    async def come_as_processes(self) -> None:
+        """Call gateways as the processes of the newest job from now on, each in its own region."""
+        for channel in self._gateways:
+            await channel.close()
+        ends = zip(REGIONS, self._doors.gateways, strict=True)
+        pairs = [(address, each) for name, address in ends for each in self._doors.processes(name).values()]
+        self._gateways = [rpc.channel(address, secured) for address, secured in pairs]
 
     async def close(self) -> None:
-        for channel in self._channels.values():
+        for channel in (self._coordinator, *self._gateways):
             await channel.close()
 
     async def call(self, index: int) -> None:
         """Make the call with this number, and count how it ended."""
         draw = random.Random(f"{self._seed} {index}")
         drawn = _Drawn(draw, self._doors, self.records, self.texts)
-        address = draw.choice(list(self._channels))
-        service = COORDINATOR if address == self._doors.coordinator else GATEWAY
+        channel = draw.choice([self._coordinator, *self._gateways])
+        service = COORDINATOR if channel is self._coordinator else GATEWAY
         if draw.random() < 0.02:  # a method that this service lacks
             service = GATEWAY if service is COORDINATOR else COORDINATOR
         method = draw.choice(service.methods)
         shows = draw.choice(("nothing", "wrong", "right"))
         messages = [drawn.message(method, shows) for _ in range(draw.choice((0, 1, 1, 2, 5)))]
         ways = (("stream" if streams else "unary") for streams in (method.client_streaming, method.server_streaming))
-        call = getattr(self._channels[address], "_".join(ways))(f"/{service.full_name}/{method.name}")
+        call = getattr(channel, "_".join(ways))(f"/{service.full_name}/{method.name}")
         try:
             end = await self._make(call, method, messages, drawn.metadata(shows), draw)
         except grpc.aio.AioRpcError as error:
