@@ -263,6 +263,18 @@ def tree_of(value: object) -> Tree:
     return tree
 
 
+def without_absent(value: Any, tree: Any) -> Any:
+    """Return the JSON values of a configuration without its keys that are null and are so by default."""
+    if isinstance(value, pydantic.BaseModel):
+        pairs = [(name, getattr(value, name), field.default) for name, field in type(value).model_fields.items()]
+        return {name: without_absent(own, tree[name]) for name, own, default in pairs if (own, default) != (None, None)}
+    if isinstance(value, Mapping):
+        return {name: without_absent(own, each) for (name, each), own in zip(tree.items(), value.values(), strict=True)}
+    if isinstance(value, tuple | list):
+        return [without_absent(own, each) for own, each in zip(value, tree, strict=True)]
+    return tree
+
+
 @functools.cache
 def _adapter(model: Section) -> pydantic.TypeAdapter[Any]:
     """Return pydantic's reader and writer of a class. To make one takes 20 ms for a plan, with all that it holds."""

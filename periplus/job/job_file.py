@@ -288,8 +288,13 @@ class JobFile(Config):
         )
 
     def to_json(self) -> str:
-        """Return the job with its schema as one line of JSON, the form in which it is sent to the services."""
-        return json.dumps({"schema": SCHEMA, **self.model_dump(mode="json")}, separators=(",", ":"))
+        """Return the job with its schema as one line of JSON, the form in which it is sent to the services.
+
+        Keys that are null by default, and are null, are left out: a service of an earlier version refuses jobs with
+        keys that it does not know, and shall read those that do not use them.
+        """
+        tree = loading.without_absent(self, self.model_dump(mode="json"))
+        return json.dumps({"schema": SCHEMA, **tree}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> "JobFile":

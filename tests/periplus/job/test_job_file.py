@@ -7,7 +7,7 @@ import yaml
 
 from periplus.config.loading import validate
 from periplus.errors import ConfigError
-from periplus.job.job_file import JobFile, SamplingSection, job_schema, load_job, recorded_job, resolve
+from periplus.job.job_file import JobFile, SamplingSection, job_of, job_schema, load_job, recorded_job, resolve
 from periplus.job.other_trainers.known_elsewhere import KNOWN_ELSEWHERE
 from periplus.job.other_trainers.unsupported import ONLY_IN_EVALUATION, UNSUPPORTED
 from tests.support.cases.job_keys import dotted_keys
@@ -240,3 +240,19 @@ def test_keys_that_agree_are_accepted(changes: dict[str, Any]) -> None:
 def test_a_value_out_of_range_is_refused(section: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"job: {section}"):
         job(**{section: value})
+
+
+def test_a_job_that_is_sent_has_no_key_that_an_earlier_version_need_not_know() -> None:
+    tree = {
+        "name": "a",
+        "environment": {"name": "spell_backward", "config": {"min_word_len": None}},
+        "train": {"logprob_mismatch_alarm": None},
+    }
+    job = job_of(tree)
+    sent = json.loads(job.to_json())
+    assert JobFile.from_json(job.to_json()) == job
+    assert "expected_tokens" not in sent["sampling"], "null, and null by default"
+    assert sent["train"]["logprob_mismatch_alarm"] is None, "null, and not null by default"
+    assert sent["environment"]["config"] == {"min_word_len": None}, "the environment's own"
+    longer = job_of(tree | {"sampling": {"expected_tokens": 5}})
+    assert json.loads(longer.to_json())["sampling"]["expected_tokens"] == 5.0
