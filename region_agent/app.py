@@ -105,9 +105,10 @@ async def run(config: AgentConfig, *, ready_file: Path | None, stop_on_stdin_eof
     agent's settings, Denied if it refuses the token, Unreachable.
     """
     state = StateDirectory(config.state_dir)
-    identity = None if config.plaintext else AgentIdentity(config.identity_dir or state.identity, clock.unix_s)
+    folder = config.identity_dir or state.identity
+    identity = None if config.plaintext else AgentIdentity(folder, clock.unix_s)
     if identity is not None and identity.region != config.region:
-        raise ConfigError(f"the identity of this agent is of region {identity.region}, not of {config.region}")
+        raise ConfigError(f"{folder} is the identity of region {identity.region}, not of {config.region}")
     admission, calls = GatewayAdmission(config.region), rpc.OpenCalls()
     server = rpc.server(None if identity is None else admission.admit, calls)
     hubs, traffic = Hubs(config.region), Traffic()

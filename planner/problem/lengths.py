@@ -36,8 +36,10 @@ def lognormal(*, median_tokens: float, sigma: float, cap_tokens: float) -> Lengt
 def of_mean(mean_tokens: float, cap_tokens: float) -> Lengths:
     """Return the distribution between 0 and the cap of which nothing but the mean is known: that of largest entropy.
 
-    Its density is exponential (E. T. Jaynes, Physical Review 106, 620, 1957). Its largest quantile is the cap. Raises:
-    ValueError if the mean is not positive, or above the cap.
+    Its density is exponential (E. T. Jaynes, Physical Review 106, 620, 1957). Its largest quantile is the cap. With a
+    mean below 1 / MOST_QUANTILES of the cap that quantile alone lifts the mean above the one that is wanted.
+
+    Raises: ValueError if the mean is not positive, or above the cap.
     """
     if not 0 < mean_tokens <= cap_tokens:
         raise ValueError(f"a mean of {mean_tokens} tokens is not above 0 and at most {cap_tokens}")
