@@ -28,7 +28,7 @@ from periplus import clock
 from periplus.audit.run_reader import audit_run
 from periplus.config import finite_json
 from periplus.config.local_paths import home_folder
-from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, NotFound, PeriplusError, explained_error
+from periplus.errors import EXIT_INTERRUPTED, EXIT_OK, DiskFull, NotFound, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.job.resumption import ResumePoint, newest_checkpoint
 from periplus.job.run_directory import RunDirectory, append_line, read_lines, write_atomically
@@ -218,8 +218,11 @@ class _Demo:
         async with WanControl(wan, read_token(self._token_file)) as emulator:
             counted = sum(count.delivered_bytes for count in await emulator.counters())
         wall_s = clock.monotonic_s() - self._settings.launched_s
-        append_line(run.logs / SESSIONS_FILE, finite_json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
         # The session is noted also for a cancelled job: the sums of a resumed run need it.
+        try:
+            append_line(run.logs / SESSIONS_FILE, finite_json.dumps({"wan_bytes": counted, "wall_s": round(wall_s, 3)}))
+        except DiskFull as error:
+            self._say(f"time and bytes of this session are not noted, so no later summary has them: {error}")
         if job_state(ended) == JobState.CANCELLED:
             return EXIT_INTERRUPTED
         raise_outcome(ended)

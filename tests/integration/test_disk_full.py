@@ -104,6 +104,7 @@ def test_a_run_that_is_cancelled_while_it_waits_stops_at_once_and_resumes_when_t
     with small_disk(tmp_path / "small", num_kib=4096) as disk:
         demo = start_on(disk, tmp_path, steps=12, checkpoint_every=4)
         read_until(demo, "waiting for disk")
+        disk.fill(leaving_bytes=0)
         asked_s = time.monotonic()
         demo.send_signal(signal.SIGINT)
         with watched(demo) as said:

@@ -174,7 +174,7 @@ def test_the_next_agent_adopts_what_a_killed_one_left(place: Place, tmp_path: Pa
 
 
 def test_many_starts_and_stops_leave_nothing(place: Place, supervisor: Supervisor) -> None:
-    own, number = psutil.Process(), 200 if os.environ.get("PERIPLUS_ALL_STARTS") else 20
+    own, number = psutil.Process(), 200 if os.environ.get("PERIPLUS_ALL_STARTS") else 10
 
     def counts() -> tuple[int, int]:
         return own.num_fds(), len(own.children(recursive=True))
@@ -187,7 +187,8 @@ def test_many_starts_and_stops_leave_nothing(place: Place, supervisor: Superviso
     before = counts()
     for each in range(number):
         start(f"j/rollout:{each}")
-    wait_for(lambda: counts() <= before)
+    # Other tests of this process may open and close something meanwhile. A leak would be one for each start.
+    wait_for(lambda: all(now < was + number // 2 for now, was in zip(counts(), before, strict=True)))
 
 
 def test_a_program_that_is_not_there_fails_by_name(
