@@ -52,6 +52,7 @@ from periplus.net.convert import (
 )
 from periplus.pb.v1 import common_pb2, control_pb2
 from periplus.publication import JobAuthority
+from periplus.values.machine import MachineDevices
 from periplus.values.record import Record
 from periplus.values.task import PUBLIC_KEY_BYTES, REGION_NAME, AssignedTask, FailureCause, Role, TaskReport, TaskState
 
@@ -245,6 +246,7 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         allows_other_problems=task.allows_other_problems,
         machine=task.machine,
         devices=task.devices,
+        others=map(_others_to_pb, task.others),
         engine=task.engine,
         tensor=task.tensor,
         data=task.data,
@@ -252,6 +254,10 @@ def _task_to_pb(task: AssignedTask) -> control_pb2.Task:
         is_restart=task.is_restart,
         by_turns=task.by_turns,
     )
+
+
+def _others_to_pb(place: MachineDevices) -> control_pb2.MachineDevices:
+    return control_pb2.MachineDevices(machine=place.machine, devices=place.devices)
 
 
 # ---- to operators ----------------------------------------------------------------------------------------------------
@@ -285,6 +291,7 @@ def job_to_pb(job: Job, doing: str = "") -> control_pb2.Job:
                 region=status.region,
                 machine=status.machine,
                 devices=status.devices,
+                others=map(_others_to_pb, status.others),
                 device=status.process.device,
                 engine=status.process.engine,
                 tensor=status.process.tensor,

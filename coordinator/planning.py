@@ -13,7 +13,7 @@ from dataclasses import replace
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
 from coordinator.machine.growth import without_job
 from coordinator.machine.reservations import free_devices, free_memory, memory_shortage
-from coordinator.state import JobRequest, PlacedProcess, PlacedProcesses, State, dialled_address
+from coordinator.state import Avoided, JobRequest, PlacedProcess, PlacedProcesses, State, dialled_address
 from periplus.errors import ConfigError, PeriplusError, explained_error
 from periplus.job.job_file import JobFile
 from periplus.process.telemetry import event as log_event
@@ -82,7 +82,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
         usable = {
             name: count
             for name, count in order.free.items()
-            if (name, state.regions[name].hello.inventory.own.name, None) not in job.avoided
+            if any((name, each.name, None) not in job.avoided for each in state.regions[name].hello.inventory.usable)
         }
         if not usable:
             return PlanFinished(order.job_id, order.free, Infeasible(facts=(_NO_REGION,)))
@@ -118,10 +118,10 @@ def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infe
     # An engine that no worker has would change what the trainer may check.
     engines = {process.engine for process in workers}
     other_engines = {
-        (name, engine.name)
+        (name, engine)
         for name in order.new_regions
-        for engine in state.regions[name].hello.inventory.own.engines
-        if "" not in engines and engine.name not in engines
+        for engine in state.regions[name].hello.inventory.engines
+        if "" not in engines and engine not in engines
     }
     fleet = fleet_of(without_job(state, job.job_id), regions, job.avoided, job.refused_engines | other_engines)
     wanted = JobFile.from_json(job.request.job_json)
@@ -143,7 +143,7 @@ def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infe
 def fleet_of(
     state: State,
     regions: frozenset[str],
-    avoided: frozenset[tuple[str, str, int | None]] = frozenset(),
+    avoided: Avoided = frozenset(),
     refused_engines: frozenset[tuple[str, str]] = frozenset(),
 ) -> Fleet:
     """Return the fleet of these regions: their machines with free accelerators and memory, and the links.
@@ -159,9 +159,9 @@ def fleet_of(
                 name=name,
                 machines=tuple(_accelerators(state, name, avoided, types)),
                 fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
-                num_cores=inventory.own.num_cores,
+                num_cores=inventory.num_cores,
                 memory_bytes=free_memory(state, name),
-                engines=tuple(e.name for e in inventory.own.engines if (name, e.name) not in refused_engines),
+                engines=tuple(each for each in inventory.engines if (name, each) not in refused_engines),
                 allows_own_code=inventory.allows_own_code,
                 host=inventory.own.name if inventory.own.shares_cores else "",
             )
@@ -176,14 +176,14 @@ def fleet_of(
     )
 
 
-def _accelerators(
-    state: State, region: str, avoided: frozenset[tuple[str, str, int | None]], types: dict[str, GpuType]
-) -> Iterator[Machines]:
-    """Yield a region's machines by type of accelerators, free ones on the agent's own; add the types to `types`."""
-    for place, machine in enumerate(state.regions[region].hello.inventory.machines):
-        devices = free_devices(state, region) if place == 0 else machine.devices
+def _accelerators(state: State, region: str, avoided: Avoided, types: dict[str, GpuType]) -> Iterator[Machines]:
+    """Yield a region's machines by type of accelerators, free ones where processes start; add the types to `types`."""
+    free = free_devices(state, region)
+    for machine in state.regions[region].hello.inventory.machines:
         found: Counter[tuple[str, float]] = Counter()
-        for device in devices:
+        for device in machine.devices:
+            if machine.has_launcher and (machine.name, device.index) not in free:
+                continue
             is_avoided = not avoided.isdisjoint({(region, machine.name, None), (region, machine.name, device.index)})
             if not device.is_accelerator or device.problem or is_avoided:
                 continue
@@ -236,15 +236,17 @@ def _process(each: Assignment) -> PlacedProcess:
 def _startable(state: State, placed: PlacedProcesses) -> PlacedProcesses | Infeasible:
     """Return a placement that was made by hand, or why not all of its processes can start now."""
     for process in placed.processes:
-        own = state.regions[process.region].hello.inventory.own
-        if process.machine not in ("", own.name):
+        inventory = state.regions[process.region].hello.inventory
+        names = [machine.name for machine in inventory.usable]
+        if process.machine and process.machine not in names:
             what = (
                 f"the plan puts the {process.role} on {process.machine} in {process.region}, whose agent starts "
-                f"processes on {own.name} alone"
+                f"processes on {', '.join(names)} alone"
             )
             return Infeasible(facts=(Fact(kind="plan", name="machines", what=what),))
-        there = {device.index for device in free_devices(state, process.region)}
+        machine = process.machine or inventory.own.name
+        there = {index for name, index in free_devices(state, process.region) if name == machine}
         if missing := sorted(set(process.devices) - there):
-            what = f"the plan uses device {missing[0]} of {own.name} in {process.region}, which is not free"
+            what = f"the plan uses device {missing[0]} of {machine} in {process.region}, which is not free"
             return Infeasible(facts=(Fact(kind="plan", name="devices", what=what),))
     return placed

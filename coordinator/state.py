@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from periplus.errors import Conflict, NotFound, StateError
-from periplus.values.machine import DeviceCount, Inventory, Pace
+from periplus.values.machine import DeviceCount, Inventory, MachineDevices, Pace
 from periplus.values.policy import Policy
 from periplus.values.record import Record
 from periplus.values.relayed_address import RelayedAddress
@@ -279,12 +279,14 @@ class PlacedProcesses:
 class TaskStatus:
     """A task of a placed job, and the last report about it, or None before the first.
 
-    It was placed as `process` on `machine`, the agent's own, and holds the devices with these indices there.
+    It was placed as `process` on `machine`, and holds the devices with these indices there. `others` are further
+    machines on which a trainer has ranks.
     """
 
     process: PlacedProcess
     machine: str = ""
     devices: tuple[int, ...] = ()
+    others: tuple[MachineDevices, ...] = ()
     report: TaskReport | None = None
 
     @property
@@ -294,6 +296,11 @@ class TaskStatus:
     @property
     def region(self) -> str:
         return self.process.region
+
+    @property
+    def places(self) -> tuple[MachineDevices, ...]:
+        """Its machines, with the devices that it holds there."""
+        return (MachineDevices(self.machine, self.devices), *self.others)
 
     @property
     def ended(self) -> bool:
@@ -325,6 +332,10 @@ class SentBytes:
         return SentBytes(boot_id=boot_id, counter_bytes=counter_bytes, before_bytes=before_bytes)
 
 
+Avoided = frozenset[tuple[str, str, int | None]]
+"""Places that a job's plans leave out: (region, machine, index of a device there, or None for the whole machine)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A job as the coordinator knows it, from its submission until after its end.
@@ -332,14 +343,14 @@ class Job:
     `reason` says why the job is in its state. `phase` is what the trainer last reported to be doing, and `notice` what
     it last said that a person should look at. `tasks` maps a task's id to its status. `infeasible_on` has the devices
     that were free in each region when the job had no placement on them, because of `conflict`, while others were in
-    use. `avoided` has the places, as (region, machine, index of a device or None for all), where its processes could
-    not start, and `refused_engines` the engines, as (region, engine), that did not. `planned_on` has the devices that
-    were free in each region when it was placed. `trainer_key` is the public key that was certified for the trainer of
-    this fork in hexadecimal, empty before the trainer asked. `sent` counts bytes by source and destination region, over
-    all forks that this coordinator knows. `ended_at_s` is when it ended, or None. `trainer_restarts` counts how often
-    its trainer was started again without a new checkpoint in between. `restart_at_s` is when it is to start again, or
-    None, and `last_files` are those of the trainer before. `replica` is the newest checkpoint with a replica, or None.
-    `measured` has means over the last steps of what a plan predicts, by metric, and `num_measured` counts the steps.
+    use. `avoided` has the places where its processes could not start, and `refused_engines` the engines, as (region,
+    engine), that did not. `planned_on` has the devices that were free in each region when it was placed. `trainer_key`
+    is the public key that was certified for the trainer of this fork in hexadecimal, empty before the trainer asked.
+    `sent` counts bytes by source and destination region, over all forks that this coordinator knows. `ended_at_s` is
+    when it ended, or None. `trainer_restarts` counts how often its trainer was started again without a new checkpoint
+    in between. `restart_at_s` is when it is to start again, or None, and `last_files` are those of the trainer before.
+    `replica` is the newest checkpoint with a replica, or None. `measured` has means over the last steps of what a plan
+    predicts, by metric, and `num_measured` counts the steps.
     """
 
     job_id: str
@@ -358,7 +369,7 @@ class Job:
     trainer_key: str = ""
     infeasible_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     conflict: str = ""
-    avoided: frozenset[tuple[str, str, int | None]] = frozenset()
+    avoided: Avoided = frozenset()
     refused_engines: frozenset[tuple[str, str]] = frozenset()
     planned_on: Mapping[str, DeviceCount] = field(default_factory=dict)
     sent: Mapping[str, Mapping[str, SentBytes]] = field(default_factory=dict)

@@ -224,8 +224,8 @@ def _region(region: control_pb2.Region) -> RegionSeen:
     return RegionSeen(
         name=region.name,
         state=region.state,
-        num_cores=region.inventory.machines[0].num_cores,
-        memory_bytes=region.inventory.machines[0].memory_bytes,
+        num_cores=sum(each.num_cores for each in region.inventory.machines if each.has_launcher),
+        memory_bytes=sum(each.memory_bytes for each in region.inventory.machines if each.has_launcher),
         tasks=tuple(map(_task, region.tasks)),
     )
 

@@ -26,8 +26,8 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
             name=each.name,
             machines=tuple(_machines(each.name, each.inventory, types, left_out)),
             fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
-            num_cores=each.inventory.machines[0].num_cores,
-            memory_bytes=each.inventory.machines[0].memory_bytes,
+            num_cores=inventory_from_pb(each.inventory).num_cores,
+            memory_bytes=inventory_from_pb(each.inventory).memory_bytes,
         )
         for each in fleet.regions
     )

@@ -152,10 +152,13 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "gateway_address": region.gateway_address,
         "relay": region.relay,
         "relays": inventory.relays,
-        "num_cores": own.num_cores,
-        "memory_bytes": own.memory_bytes,
+        "num_cores": inventory.num_cores,
+        "memory_bytes": inventory.memory_bytes,
         "machines": [_machine_tree(each) for each in inventory.machines],
-        "engines": [{"name": each.name, "version": each.version} for each in own.engines],
+        "engines": [
+            {"name": name, "version": version}
+            for name, version in sorted({(each.name, each.version) for m in inventory.usable for each in m.engines})
+        ],
         "profiles": [{**profile_summary(each), "profile": tree_of(each)} for each in inventory.profiles],
         "last_seen_s": round(region.last_seen_s, 3),
         "tasks": [

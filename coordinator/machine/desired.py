@@ -3,6 +3,7 @@
 from collections import Counter
 from math import ceil
 
+from coordinator.machine.reservations import Place, held_places
 from coordinator.state import Job, RegionMode, State, TaskStatus, dialled_address, live_jobs
 from periplus.values.machine import Pace
 from periplus.values.task import AssignedTask, Role
@@ -41,8 +42,9 @@ def _task(state: State, job: Job, task_id: str, status: TaskStatus) -> AssignedT
         stopping=job.cancelling and status.role is Role.TRAINER,
         authority_key=state.authority_key,
         allows_other_problems=job.request.allows_other_problems,
-        machine=state.regions[status.region].hello.inventory.own.name,
+        machine=status.machine,
         devices=status.devices,
+        others=status.others,
         model_config=job.request.model_config if status.role is Role.TRAINER else "",
         engine=status.process.engine,
         tensor=status.process.tensor,
@@ -67,10 +69,11 @@ def _pace(job: Job, status: TaskStatus) -> Pace | None:
     """
     if status.process.pace is None:
         return None
-    num_processes = Counter[int]()
+    num_processes = Counter[Place]()
     for each in job.tasks.values():
         if each.region == status.region and each.process.by_turns == status.process.by_turns:
-            for index in each.devices:
+            places = held_places(each)
+            for place in places:
                 # A trainer with fewer devices than it has processes shares them with itself.
-                num_processes[index] += ceil(each.process.num_devices / len(each.devices))
-    return status.process.pace.shared(max(num_processes[index] for index in status.devices))
+                num_processes[place] += ceil(each.process.num_devices / len(places))
+    return status.process.pace.shared(max(num_processes[place] for place in held_places(status)))

@@ -64,7 +64,7 @@ def grow(draft: Draft, event: PlanFinished) -> None:
     elif isinstance(found, PlannerFailed):
         why = f"the planner failed: {found.reason}"
     elif found.processes:
-        devices = reserved(state, job.job_id, found)
+        devices = reserved(state, job.job_id, found, job.avoided)
         free = device_counts(without_job(state, job.job_id))
         # Something was taken meanwhile: the job asks again. If nothing was, the answer would be the same.
         if devices is None and {name: free.get(name) for name in event.free} != event.free:
@@ -77,7 +77,7 @@ def grow(draft: Draft, event: PlanFinished) -> None:
         elif overfull := overfull_order(state, job, grown):
             why = overfull
         else:
-            tasks = placed_tasks(state, job.job_id, found, devices)
+            tasks = placed_tasks(job.job_id, found, devices)
             job = replace(job, placement=grown, tasks={**job.tasks, **tasks})
             text = f"{len(tasks)} more workers, in {', '.join(sorted(found.regions))}"
     text = text or f"no worker in {', '.join(sorted(asked))}: {why}"

@@ -249,7 +249,7 @@ def plan_finished(draft: Draft, event: PlanFinished, now_s: float) -> None:
     free = device_counts(draft.state)
     match event.outcome:
         case PlacedProcesses() as placement:
-            devices = reserved(draft.state, job.job_id, placement)
+            devices = reserved(draft.state, job.job_id, placement, job.avoided)
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
             if isinstance(devices, Misplaced):
                 draft.put_job(avoiding(job, devices.region, devices.machine, (), devices.why))
@@ -259,7 +259,7 @@ def plan_finished(draft: Draft, event: PlanFinished, now_s: float) -> None:
             elif devices is not None and (why := overfull_order(draft.state, job, placement)):
                 end(draft, job.job_id, JobState.FAILED, why, now_s)
             elif devices is not None:
-                tasks = placed_tasks(draft.state, job.job_id, placement, devices)
+                tasks = placed_tasks(job.job_id, placement, devices)
                 draft.put_job(replace(job, placement=placement, tasks=tasks, planned_on=event.free))
                 draft.move_job(job.job_id, JobState.PLANNED)
         case Infeasible(conflict=conflict):

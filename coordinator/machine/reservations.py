@@ -2,17 +2,19 @@
 
 A job holds the devices of its tasks from the moment it is placed until it has ended and its processes are gone. An
 accelerator is held by one job at a time; a group of cores by at most `Settings.jobs_per_region`. A job whose processes
-need more devices than a whole machine has gets all of them, and its own processes share. A job holds as much of the
-machine's memory as its processes were planned to take, for as long as its devices. Only the agent's own machine is
-given out, because no agent starts processes on another one.
+need more devices than a whole region has gets all of them, and its own processes share. A job holds as much of a
+machine's memory as its processes there were planned to take, for as long as its devices. Only machines on which the
+region's agent can start processes are given out.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
+from math import inf
 
+from coordinator.machine.shares import Offer, Places, shared_out, turns_with
 from coordinator.state import (
+    Avoided,
     Job,
     PlacedProcess,
     PlacedProcesses,
@@ -24,7 +26,7 @@ from coordinator.state import (
     trainer_task_id,
 )
 from periplus.errors import ConfigError
-from periplus.values.machine import Device, DeviceCount
+from periplus.values.machine import Device, DeviceCount, Inventory, Machine
 from periplus.values.task import ENDED, FailureCause, TaskReport
 from planner.devices.catalogue import type_of
 
@@ -32,6 +34,9 @@ ENDING_WAIT_S = 60.0
 """Seconds that jobs wait for the processes of those that have ended: twice what an agent gives them before it kills
 them. Chosen by hand."""
 
+
+Place = tuple[str, int]
+"""A device of a region: the name of its machine, and its index there."""
 
 MAX_ORDER_BYTES = 10 << 20
 """Most bytes of the texts of all jobs in one region. They go to its agent as one message, of which gRPC takes 12 MiB;
@@ -51,46 +56,78 @@ def device_counts(state: State) -> dict[str, DeviceCount]:
     return found
 
 
-def usable_devices(state: State, region: str) -> tuple[Device, ...]:
+def usable_devices(state: State, region: str) -> Mapping[Place, Device]:
     """Return the devices of the region that work: its accelerators, or its groups of cores if it has none."""
-    devices = state.regions[region].hello.inventory.own.devices
-    accelerators = [device for device in devices if device.is_accelerator]
-    return tuple(device for device in accelerators or devices if not device.problem)
+    found = {
+        (machine.name, device.index): device
+        for machine in state.regions[region].hello.inventory.usable
+        for device in machine.devices
+    }
+    has_accelerators = any(device.is_accelerator for device in found.values())
+    return {
+        place: device
+        for place, device in found.items()
+        if device.is_accelerator == has_accelerators and not device.problem
+    }
 
 
-def free_devices(state: State, region: str) -> tuple[Device, ...]:
-    """Return the region's devices that one more job may hold, in the machine's order."""
+def free_devices(state: State, region: str) -> Mapping[Place, Device]:
+    """Return the region's devices that one more job may hold, in the order of machines and their devices."""
     holders = holders_of(state, region)
-    return tuple(
-        device
-        for device in usable_devices(state, region)
-        if len(holders.get(device.index, ())) < (1 if device.is_accelerator else state.settings.jobs_per_region)
-    )
+    return {
+        place: device
+        for place, device in usable_devices(state, region).items()
+        if len(holders.get(place, ())) < (1 if device.is_accelerator else state.settings.jobs_per_region)
+    }
 
 
-def holders_of(state: State, region: str) -> dict[int, tuple[str, ...]]:
-    """Return the jobs that hold each device of the region, by the device's index. Free devices are left out."""
-    held: dict[int, dict[str, None]] = {}
+def holders_of(state: State, region: str) -> dict[Place, tuple[str, ...]]:
+    """Return the jobs that hold each device of the region. Free devices are left out."""
+    held: dict[Place, dict[str, None]] = {}
     for job_id, status in _holding(state, region):
-        for index in status.devices if status else [device.index for device in usable_devices(state, region)]:
-            held.setdefault(index, {})[job_id] = None
-    return {index: tuple(jobs) for index, jobs in held.items()}
+        for place in held_places(status) if status else usable_devices(state, region):
+            held.setdefault(place, {})[job_id] = None
+    return {place: tuple(jobs) for place, jobs in held.items()}
 
 
-def memory_held(state: State, region: str) -> dict[str, int]:
-    """Return the bytes of the machine's memory that each job holds in the region. Jobs that hold none are left out."""
-    held, own = Counter[str](), state.regions[region].hello.inventory.own
+def held_places(status: TaskStatus) -> list[Place]:
+    """Return the devices that a task holds."""
+    return [(place.machine, index) for place in status.places for index in place.devices]
+
+
+def memory_held(state: State, region: str, machine: str = "") -> dict[str, int]:
+    """Return the bytes of memory that each job with some holds on a machine, or in the region if it is empty."""
+    held = Counter[str]()
     for job_id, status in _holding(state, region):
-        held[job_id] += status.process.memory_bytes if status else own.memory_bytes
+        for each in state.regions[region].hello.inventory.usable:
+            if machine in ("", each.name):
+                held[job_id] += _memory_on(each.name, status) if status else each.memory_bytes
     return {job_id: num_bytes for job_id, num_bytes in held.items() if num_bytes}
 
 
+def _memory_on(machine: str, status: TaskStatus) -> int:
+    """Return the bytes that a task takes of the memory of a machine: a part for each of its devices."""
+    num_devices = sum(len(place.devices) for place in status.places)
+    for place in status.places:
+        if place.machine == machine:
+            return (
+                status.process.memory_bytes * len(place.devices) // num_devices
+                if status.others
+                else (status.process.memory_bytes)
+            )
+    return 0
+
+
 def free_memory(state: State, region: str, besides: str = "") -> int:
-    """Return the bytes of the machine's memory that no job holds, apart from the job `besides`; 0 without a limit."""
-    total = state.regions[region].hello.inventory.own.memory_bytes
-    held = sum(num_bytes for job_id, num_bytes in memory_held(state, region).items() if job_id != besides)
+    """Return the bytes of the machines' memory that no job holds, apart from the job `besides`; 0 without a limit."""
+    if not state.regions[region].hello.inventory.memory_bytes:
+        return 0
+    free = 0
+    for machine in state.regions[region].hello.inventory.usable:
+        held = memory_held(state, region, machine.name)
+        free += max(0, machine.memory_bytes - sum(number for job_id, number in held.items() if job_id != besides))
     # Not 0 if all is held, since that would mean no limit.
-    return max(1, total - held) if total else 0
+    return max(1, free)
 
 
 def _holding(state: State, region: str) -> list[tuple[str, TaskStatus | None]]:
@@ -114,8 +151,8 @@ def has_more_now(state: State, job: Job) -> bool:
     if job.request.plan_json or job.cancelling or job.last_files or any(status.report for status in job.tasks.values()):
         return False
     for name in ready_regions(state):
-        own = {index for status in job.tasks.values() if status.region == name for index in status.devices}
-        now = own.union(device.index for device in free_devices(state, name))
+        own = {place for status in job.tasks.values() if status.region == name for place in held_places(status)}
+        now = own.union(free_devices(state, name))
         before = job.planned_on.get(name, DeviceCount(0, 0))
         if len(now) > before.free or (before.free and free_memory(state, name, job.job_id) > before.memory_bytes):
             return True
@@ -146,7 +183,7 @@ def held_words(state: State) -> str:
         usable, free = usable_devices(state, name), free_devices(state, name)
         jobs = dict.fromkeys(job for jobs in holders_of(state, name).values() for job in jobs)
         if len(free) < len(usable):
-            what = "accelerators" if usable[0].is_accelerator else "groups of cores"
+            what = "accelerators" if next(iter(usable.values())).is_accelerator else "groups of cores"
             held.append(f"{' and '.join(jobs)} in {name}, {len(free)} of whose {len(usable)} {what} are free")
     closed = [
         f"{name} is {each.mode}" for name, each in sorted(state.regions.items()) if each.mode is not RegionMode.OPEN
@@ -165,25 +202,27 @@ def memory_words(state: State) -> str:
     """Say how much memory of each machine is free and which jobs hold the rest; an empty text if they hold none."""
     found = []
     for name in sorted(ready_regions(state)):
-        own, held = state.regions[name].hello.inventory.own, memory_held(state, name)
-        if held and own.memory_bytes:
-            free = max(0, own.memory_bytes - sum(held.values()))
-            jobs = " and ".join(f"{job_id} holds {_gb(num_bytes)}" for job_id, num_bytes in held.items())
-            found.append(f"{own.name} in {name} has {_gb(free)} of {_gb(own.memory_bytes)} free, {jobs}")
+        for machine in state.regions[name].hello.inventory.usable:
+            held = memory_held(state, name, machine.name)
+            if held and machine.memory_bytes:
+                free = max(0, machine.memory_bytes - sum(held.values()))
+                jobs = " and ".join(f"{job_id} holds {_gb(num_bytes)}" for job_id, num_bytes in held.items())
+                found.append(f"{machine.name} in {name} has {_gb(free)} of {_gb(machine.memory_bytes)} free, {jobs}")
     return f"; memory: {'; '.join(found)}" if found else ""
 
 
 def memory_shortage(state: State, placement: PlacedProcesses) -> str:
     """Say where a placement takes memory that jobs hold; an empty text if it does not.
 
-    A job that has a machine to itself may take more than the machine states: the figures are coarse.
+    A job that has a region to itself may take more than its machines state: the figures are coarse.
     """
     for name in sorted(placement.regions & state.regions.keys()):
-        own, held = state.regions[name].hello.inventory.own, sum(memory_held(state, name).values())
+        total, held = state.regions[name].hello.inventory.memory_bytes, memory_held(state, name)
         wanted = sum(process.memory_bytes for process in placement.processes if process.region == name)
-        if held and own.memory_bytes and wanted > own.memory_bytes - held:
-            free = max(0, own.memory_bytes - held)
-            return f"the plan takes {_gb(wanted)} of the memory of {own.name} in {name}, of which {_gb(free)} are free"
+        if held and total and wanted > free_memory(state, name):
+            names = ", ".join(machine.name for machine in state.regions[name].hello.inventory.usable)
+            free = _gb(max(0, total - sum(held.values())))
+            return f"the plan takes {_gb(wanted)} of the memory of {names} in {name}, of which {free} are free"
     return ""
 
 
@@ -218,57 +257,93 @@ class Misplaced:
     why: str
 
 
-def reserved(state: State, job_id: str, placement: PlacedProcesses) -> Mapping[str, tuple[int, ...]] | Misplaced | None:
-    """Return the indices of the devices that each task of a placement gets, by task id.
+def reserved(
+    state: State, job_id: str, placement: PlacedProcesses, avoided: Avoided = frozenset()
+) -> Mapping[str, Places] | Misplaced | None:
+    """Return the machines and devices that each task of a placement gets, by task id; none of those `avoided`.
 
     None if a region has fewer free devices or less memory than the job needs there, or is not ready. Misplaced if the
-    agent's own machine has fewer devices than that, whoever holds them.
+    machines on which processes can be started have fewer devices than that, whoever holds them.
     """
     tasks = placement.tasks(job_id)
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, Places] = {}
     for region in sorted(placement.regions):
         if not state.regions[region].connected:
             return None
         own = {task_id: process for task_id, process in tasks.items() if not process.by_turns}
         here = {task_id: process for task_id, process in own.items() if process.region == region}
+        offers = _offers(state, region, avoided)
         for device in sorted({process.device for process in here.values()}):
             alike = {task_id: process for task_id, process in here.items() if process.device == device}
-            usable = [each for each in usable_devices(state, region) if device in ("", type_name(each))]
-            free = [each for each in free_devices(state, region) if each in usable]
+            usable = _of_type(usable_devices(state, region), region, device, avoided)
+            free = usable & free_devices(state, region).keys()
             wanted = sum(process.num_devices for process in alike.values())
             if wanted > len(usable) and (elsewhere := _elsewhere(state, region, device)):
                 return elsewhere
             if not DeviceCount(len(free), len(usable)).has_room(wanted):
                 return None
-            shares = _shared_out([each.index for each in free], alike, trainer_task_id(job_id))
+            of_type = [
+                replace(offer, devices=tuple(index for index in offer.devices if (offer.machine, index) in free))
+                for offer in offers
+            ]
+            shares = shared_out(of_type, alike, trainer_task_id(job_id))
             if shares is None:
                 return None
-            found |= shares
+            found |= shares[0]
+            memory = {offer.machine: offer.memory_bytes for offer in shares[1]}
+            offers = [replace(offer, memory_bytes=memory[offer.machine]) for offer in offers]
     if of_trainer := found.get(trainer_task_id(job_id)):  # else only workers in further regions are placed
-        found |= _turns(tasks, of_trainer)
+        found |= turns_with(tasks, of_trainer)
     return None if memory_shortage(state, placement) else found
 
 
-def placed_tasks(
-    state: State, job_id: str, placement: PlacedProcesses, devices: Mapping[str, tuple[int, ...]]
-) -> dict[str, TaskStatus]:
-    """Return the tasks of a placement, by id, with the devices that each one got."""
+def _of_type(devices: Mapping[Place, Device], region: str, device: str, avoided: Avoided) -> set[Place]:
+    """Return the devices of a type that are not avoided; of any type if it is empty."""
     return {
-        task_id: TaskStatus(
-            process=process,
-            machine=state.regions[process.region].hello.inventory.own.name,
-            devices=devices[task_id],
-        )
-        for task_id, process in placement.tasks(job_id).items()
+        (machine, index)
+        for (machine, index), each in devices.items()
+        if device in ("", type_name(each)) and avoided.isdisjoint({(region, machine, None), (region, machine, index)})
     }
 
 
+def _offers(state: State, region: str, avoided: Avoided) -> list[Offer]:
+    """Return what the machines of a region have free for one more job, the agent's own first."""
+    free, holders = free_devices(state, region), holders_of(state, region)
+
+    def offer(machine: Machine) -> Offer:
+        held = sum(memory_held(state, region, machine.name).values())
+        indices = [index for name, index in free if name == machine.name]
+        num_holders = {index: len(holders.get((machine.name, index), ())) for index in indices}
+        return Offer(
+            machine=machine.name,
+            devices=tuple(sorted(indices, key=lambda index: num_holders[index])),
+            num_holders=sum(num_holders.values()),
+            memory_bytes=machine.memory_bytes - held if machine.memory_bytes else inf,
+            is_alone=not held,
+            engines=frozenset(engine.name for engine in machine.engines),
+        )
+
+    machines = state.regions[region].hello.inventory.usable
+    return [offer(machine) for machine in machines if (region, machine.name, None) not in avoided]
+
+
+def placed_tasks(job_id: str, placement: PlacedProcesses, places: Mapping[str, Places]) -> dict[str, TaskStatus]:
+    """Return the tasks of a placement, by id, with the devices that each one got."""
+    return {task_id: _placed(process, places[task_id]) for task_id, process in placement.tasks(job_id).items()}
+
+
+def _placed(process: PlacedProcess, places: Places) -> TaskStatus:
+    first, *others = places
+    return TaskStatus(process=process, machine=first.machine, devices=first.devices, others=tuple(others))
+
+
 def _elsewhere(state: State, region: str, device: str) -> Misplaced | None:
-    """Return the first other machine of a region that has devices of this type, as a place where nothing starts."""
-    own, *others = state.regions[region].hello.inventory.machines
-    for machine in others:
-        if any(type_name(each) == device for each in machine.devices):
-            return Misplaced(region, machine.name, f"the agent of {region} starts processes on {own.name} alone")
+    """Return the first machine of a region that has devices of this type, and on which nothing can be started."""
+    inventory = state.regions[region].hello.inventory
+    names = ", ".join(machine.name for machine in inventory.usable)
+    for machine in inventory.machines:
+        if not machine.has_launcher and any(type_name(each) == device for each in machine.devices):
+            return Misplaced(region, machine.name, f"the agent of {region} starts processes on {names} alone")
     return None
 
 
@@ -286,7 +361,9 @@ def avoiding_task(job: Job, status: TaskStatus, report: TaskReport) -> Job:
     if report.cause in (FailureCause.STORAGE, FailureCause.OWNER):
         return avoiding(job, region, status.machine, (), report.message)
     if report.cause is FailureCause.DEVICE or not engine:
-        return avoiding(job, region, status.machine, status.devices, report.message)
+        for place in status.places:
+            job = avoiding(job, region, place.machine, place.devices, report.message)
+        return job
     notice = f"planned again without {engine} in {region}: {report.message}"
     return replace(job, refused_engines=job.refused_engines | {(region, engine)}, notice=notice)
 
@@ -297,6 +374,32 @@ def forgiven(job: Job, region: str) -> Job:
     return replace(job, avoided=avoided, refused_engines=frozenset(e for e in job.refused_engines if e[0] != region))
 
 
+def renamed(job: Job, region: str, before: Inventory, now: Inventory) -> Job:
+    """Return a job whose tasks in a region of one machine follow it when it comes back under another name."""
+    if len(before.machines) > 1 or len(now.machines) > 1 or before.own.name == now.own.name:
+        return job
+    tasks = {
+        task_id: replace(status, machine=now.own.name) if status.region == region else status
+        for task_id, status in job.tasks.items()
+    }
+    return replace(job, tasks=tasks)
+
+
+def change_of(before: Inventory, now: Inventory) -> str:
+    """Say which machines have come or gone, and which devices do not work, if that has changed; else an empty text."""
+    names, known = [{each.name for each in inventory.machines} for inventory in (now, before)]
+    problems, told = (
+        [device.problem for machine in inventory.machines for device in machine.devices if device.problem]
+        for inventory in (now, before)
+    )
+    came = [f"{name} has come" for name in sorted(names - known)] + [
+        f"{name} is gone" for name in sorted(known - names)
+    ]
+    if problems != told:
+        came += problems or ["all devices work"]
+    return "; ".join(came)
+
+
 def type_name(device: Device) -> str:
     """Return the planner's type of an accelerator; empty for cores, and for a model that the planner does not know."""
     if not device.is_accelerator:
@@ -305,41 +408,6 @@ def type_name(device: Device) -> str:
         return type_of(device).name
     except ConfigError:
         return ""
-
-
-def _shared_out(
-    free: Sequence[int], wants: Mapping[str, PlacedProcess], trainer: str
-) -> dict[str, tuple[int, ...]] | None:
-    """Give each task the devices that it wants. If there are too few, workers take turns on what the trainer leaves.
-
-    None if a plan names devices that are not free.
-    """
-    named = {task_id: process.devices for task_id, process in wants.items() if process.devices}
-    taken = [index for devices in named.values() for index in devices]
-    if len(set(taken)) < len(taken) or not set(taken) <= set(free):
-        return None
-    left_over = [index for index in free if index not in taken]
-    numbers = {task_id: process.num_devices for task_id, process in wants.items() if task_id not in named}
-    if sum(numbers.values()) <= len(left_over):
-        left = iter(left_over)
-        return named | {task_id: tuple(islice(left, number)) for task_id, number in numbers.items()}
-    own = numbers.get(trainer, 0)
-    turns = cycle(left_over[own:] or left_over or free)
-    return named | {
-        # A task that wants more than there are gets each once.
-        task_id: tuple(left_over[:own]) if task_id == trainer else tuple(dict.fromkeys(islice(turns, number)))
-        for task_id, number in numbers.items()
-    }
-
-
-def _turns(tasks: Mapping[str, PlacedProcess], of_trainer: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Return the devices of the trainer that each worker uses by turns with it, by task id."""
-    devices = cycle(of_trainer)
-    return {
-        task_id: tuple(dict.fromkeys(islice(devices, process.num_devices)))
-        for task_id, process in tasks.items()
-        if process.by_turns
-    }
 
 
 def wait_for_regions(state: State, job: Job, free: Mapping[str, DeviceCount], now_s: float) -> str:

@@ -15,7 +15,7 @@ from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import end_by_trainer
 from coordinator.machine.links import forget_probes_of, try_links_again
 from coordinator.machine.reports import take_report
-from coordinator.machine.reservations import forgiven
+from coordinator.machine.reservations import forgiven, renamed
 from coordinator.state import Hello, RegionMode, RegionState, State, TaskStatus, live_jobs, trainer_task_id
 from periplus.errors import Conflict, NotFound
 from periplus.values.task import Role, TaskReport, TaskState
@@ -63,6 +63,9 @@ def join(draft: Draft, event: RegionJoined, now_s: float) -> None:
         relay=before.relay if before else "",
     )
     draft.put_region(hello.region, region)
+    if before:
+        for job in live_jobs(draft.state):
+            draft.put_job(renamed(job, hello.region, before.hello.inventory, hello.inventory))
     try_links_again(draft, hello.region)
     rebooted = before is not None and before.hello.boot_id != hello.boot_id
     again = " again, as a new process" if rebooted else " again" if before else ""

@@ -69,10 +69,12 @@ from coordinator.machine.links import (
 from coordinator.machine.relays import settle_relays
 from coordinator.machine.reports import certify, count_sent, take_record, take_report
 from coordinator.machine.reservations import (
+    change_of,
     device_counts,
     ending_words,
     forgiven,
     has_more_now,
+    renamed,
     wait_for_regions,
     wait_for_room,
 )
@@ -156,12 +158,11 @@ def _agent_event(draft: Draft, event: AgentEvent, now_s: float) -> None:
             fail_probe(draft, event, now_s)
         case InventoryChanged(_, inventory):
             region = draft.state.regions[name]
-            problems = [device.problem for device in inventory.own.devices if device.problem]
-            if problems != [device.problem for device in region.hello.inventory.own.devices if device.problem]:
-                draft.tell(FleetEventKind.DEVICES_CHANGED, "; ".join(problems) or "all devices work", region=name)
+            if text := change_of(region.hello.inventory, inventory):
+                draft.tell(FleetEventKind.DEVICES_CHANGED, text, region=name)
             draft.put_region(name, replace(region, hello=replace(region.hello, inventory=inventory)))
             for job in live_jobs(draft.state):
-                draft.put_job(forgiven(job, name))
+                draft.put_job(forgiven(renamed(job, name, region.hello.inventory, inventory), name))
         case TaskReported(_, report):
             take_report(draft, name, report, now_s)
         case StepRecorded(_, job_id, record):

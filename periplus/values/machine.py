@@ -79,6 +79,14 @@ class Machine:
     shares_cores: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MachineDevices:
+    """Devices of one machine, by their indices there."""
+
+    machine: str
+    devices: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """What a region offers: its machines, the agent's own first, and whether jobs may run their users' own code.
@@ -98,6 +106,27 @@ class Inventory:
     def own(self) -> Machine:
         """The machine on which the agent runs."""
         return self.machines[0]
+
+    @property
+    def usable(self) -> tuple[Machine, ...]:
+        """The machines on which the agent can start processes."""
+        return tuple(machine for machine in self.machines if machine.has_launcher)
+
+    @property
+    def num_cores(self) -> int:
+        """Cores of all machines on which processes can be started."""
+        return sum(machine.num_cores for machine in self.usable)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of all machines on which processes can be started; 0 if one of them states none."""
+        sizes = [machine.memory_bytes for machine in self.usable]
+        return sum(sizes) if all(sizes) else 0
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Names of the engines that at least one of these machines has."""
+        return tuple(sorted({engine.name for machine in self.usable for engine in machine.engines}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

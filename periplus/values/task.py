@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from periplus.errors import ConfigError
-from periplus.values.machine import Pace
+from periplus.values.machine import MachineDevices, Pace
 from periplus.values.policy import Policy
 
 EXIT_SUCCEEDED = 0
@@ -94,14 +94,14 @@ class AssignedTask:
     With `stopping` the process must save its state and end. `authority_key` is the public key of the coordinator's job
     authority in hexadecimal; readers of the job's weights accept only trainers that this authority certified.
     `allows_other_problems` lets a resumed run go on with other problems than it had. The process runs on `machine`, and
-    uses the devices with these indices there. `model_config` is the text of the `config.json` that the job was planned
-    for, if the task is a trainer and the model not a built-in one. `engine` and `tensor` are a rollout worker's engine
-    and the devices that share each of its layers, and `data` the processes of a trainer, in place of what the job says;
-    empty or 0 leaves that. `pace` is that of an emulated device, or None if the process works as fast as it can.
-    With `by_turns` the process uses devices by turns with the job's trainer, or with workers if it is the trainer.
-    `is_restart` says that the task is a trainer that follows on one that ended early: it starts afresh if the run at
-    `resume_from` has nothing to resume. `operator` is the name of the one who submitted the job, or empty in a fleet
-    without identities.
+    uses the devices with these indices there. `others` are further machines on which a trainer has ranks.
+    `model_config` is the text of the `config.json` that the job was planned for, if the task is a trainer and the model
+    not a built-in one. `engine` and `tensor` are a rollout worker's engine and the devices that share each of its
+    layers, and `data` the processes of a trainer, in place of what the job says; empty or 0 leaves that. `pace` is that
+    of an emulated device, or None if the process works as fast as it can. With `by_turns` the process uses devices by
+    turns with the job's trainer, or with workers if it is the trainer. `is_restart` says that the task is a trainer
+    that follows on one that ended early: it starts afresh if the run at `resume_from` has nothing to resume. `operator`
+    is the name of the one who submitted the job, or empty in a fleet without identities.
     """
 
     task_id: str
@@ -118,6 +118,7 @@ class AssignedTask:
     allows_other_problems: bool = False
     machine: str = ""
     devices: tuple[int, ...] = ()
+    others: tuple[MachineDevices, ...] = ()
     model_config: str = ""
     engine: str = ""
     tensor: int = 0

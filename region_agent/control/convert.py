@@ -7,6 +7,7 @@ from periplus.job.job_file import JobFile
 from periplus.net.convert import pace_from_pb, run_files_to_pb
 from periplus.pb.v1 import control_pb2
 from periplus.spool.format import Durability
+from periplus.values.machine import MachineDevices
 from periplus.values.task import PUBLIC_KEY_BYTES, Role, TaskReport, TaskState, is_path_component
 from region_agent.control.reconcile import LocalTask
 from region_agent.gateway.traffic import Traffic
@@ -87,6 +88,7 @@ def _task(message: control_pb2.Task, of_job: control_pb2.DesiredJob | None) -> L
         allows_other_problems=message.allows_other_problems,
         machine=message.machine,
         devices=tuple(message.devices),
+        others=tuple(MachineDevices(each.machine, tuple(each.devices)) for each in message.others),
         model_config=of_job.model_config if _ROLE[message.role] is Role.TRAINER else "",
         engine=message.engine or job.engine.name,
         tensor=message.tensor,

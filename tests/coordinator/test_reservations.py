@@ -222,9 +222,9 @@ def test_an_engine_that_fails_after_the_first_step_does_not_move_its_job() -> No
     assert (run.job("j").state, run.job("j").fork) == (JobState.FAILED, 0)
 
 
-def test_a_plan_that_uses_another_machine_is_made_again_without_it() -> None:
+def test_a_plan_that_uses_a_machine_on_which_nothing_starts_is_made_again_without_it() -> None:
     run = Run(SETTINGS)
-    own, other = machine("own", accelerators=1), machine("node-2", accelerators=4)
+    own, other = machine("own", accelerators=1), replace(machine("node-2", accelerators=4), has_launcher=False)
     run.do(RegionJoined(replace(hello("eu"), inventory=inventory(own, other)), 1))
     run.do(JobSubmitted("j", "j", request()))
     processes = (

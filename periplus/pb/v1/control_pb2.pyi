@@ -1051,6 +1051,7 @@ class Task(_message.Message):
     PACE_FIELD_NUMBER: _builtins.int
     IS_RESTART_FIELD_NUMBER: _builtins.int
     BY_TURNS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     job_id: _builtins.str
     """one of the jobs"""
@@ -1086,6 +1087,10 @@ class Task(_message.Message):
     def pace(self) -> Global___Pace:
         """of emulated devices; unset: as fast as the machine is"""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___MachineDevices]:
+        """further machines on which a trainer has ranks"""
+
     def __init__(
         self,
         *,
@@ -1106,14 +1111,40 @@ class Task(_message.Message):
         pace: Global___Pace | None = ...,
         is_restart: _builtins.bool = ...,
         by_turns: _builtins.bool = ...,
+        others: _abc.Iterable[Global___MachineDevices] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "by_turns", b"by_turns", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "is_restart", b"is_restart", "job_id", b"job_id", "machine", b"machine", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_other_problems", b"allows_other_problems", "by_turns", b"by_turns", "data", b"data", "devices", b"devices", "engine", b"engine", "fork", b"fork", "is_restart", b"is_restart", "job_id", b"job_id", "machine", b"machine", "others", b"others", "pace", b"pace", "resume_from", b"resume_from", "role", b"role", "stopping", b"stopping", "task_id", b"task_id", "tensor", b"tensor", "trainer_gateway", b"trainer_gateway", "trainer_region", b"trainer_region"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
+
+@_typing.final
+class MachineDevices(_message.Message):
+    """Devices of one machine, by their indices there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MACHINE_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    machine: _builtins.str
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        machine: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "machine", b"machine"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MachineDevices: _TypeAlias = MachineDevices  # noqa: Y015
 
 @_typing.final
 class Pace(_message.Message):
@@ -1333,6 +1364,7 @@ class JobProcess(_message.Message):
     TENSOR_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     USD_PER_HOUR_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.str
     role: Global___Role.ValueType
     region: _builtins.str
@@ -1352,6 +1384,10 @@ class JobProcess(_message.Message):
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """their indices in the machine"""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___MachineDevices]:
+        """further machines of a trainer"""
+
     def __init__(
         self,
         *,
@@ -1366,10 +1402,11 @@ class JobProcess(_message.Message):
         tensor: _builtins.int = ...,
         data: _builtins.int = ...,
         usd_per_hour: _builtins.float = ...,
+        others: _abc.Iterable[Global___MachineDevices] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "device", b"device", "devices", b"devices", "engine", b"engine", "machine", b"machine", "region", b"region", "role", b"role", "state", b"state", "task_id", b"task_id", "tensor", b"tensor", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "device", b"device", "devices", b"devices", "engine", b"engine", "machine", b"machine", "others", b"others", "region", b"region", "role", b"role", "state", b"state", "task_id", b"task_id", "tensor", b"tensor", "usd_per_hour", b"usd_per_hour"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
