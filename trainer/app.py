@@ -58,6 +58,7 @@ from trainer.checkpointing.replicas import fetch
 from trainer.config import TrainerConfig
 from trainer.disk_wait import DiskWait
 from trainer.distributed.leader import Leader
+from trainer.distributed.position import own_address
 from trainer.intake.gateway import GatewayLink
 from trainer.intake.messages import UpMessage
 from trainer.learning.forward.compiled import keep_compiled_code
@@ -133,6 +134,7 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
     task = config.task
     secured = partial(own_gateway, task.identity, task.region)
     link = GatewayLink(task.gateway, task.job_id, task.fork, key.public_key, task.job_secret, secured)
+    address = own_address(task.gateway) if task.machines else ""
     ready: asyncio.Future[Running] = asyncio.get_running_loop().create_future()
     lost: list[Unreachable | Denied] = []
 
@@ -147,7 +149,7 @@ async def _run(config: TrainerConfig, stop: asyncio.Event, trackers: Trackers) -
         link=link,
         key=key,
         disk=DiskWait(stop, say),
-        leader=Leader(config.job.train.devices, config.task.num_threads),
+        leader=Leader(config.job.train.devices, task.num_threads, task.machines, address),
         trackers=trackers,
         stop=stop,
         ready=ready,

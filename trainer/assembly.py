@@ -265,7 +265,7 @@ def _sample_checks(
 ) -> SampleChecks:
     job = config.job
     adapters = adapter_settings(job)
-    device = device_of_rank(0, job.train.devices)
+    device = device_of_rank(0, 1)
     rescorer = Rescorer(prepared.model.config, device, None if adapters is None else adapters.scale)
     seed = draw_seed(job, config.task.plan_json)
     return SampleChecks(rescorer, DoubtedWorkers(link.send), bound=job.staleness, now=now, draw_seed=seed)

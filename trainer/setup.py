@@ -114,7 +114,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     if job.train.devices == 1:
         # Several devices get their shares of the weights from the host's memory.
         model.to(device_of_rank(0, 1))
-    _say_dtype(job, device_of_rank(0, job.train.devices), say)
+    _say_dtype(job, device_of_rank(0, 1), say)
     # Before warm-up and checkpoint, which change it within the engines' limits: each fork makes the same bundle.
     rounding = relative_rounding(model, probe_prompts(job.seed, model.config.get_text_config().vocab_size))
     fork = config.task.fork

@@ -177,6 +177,20 @@ class TaskReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankMachine:
+    """A machine on which ranks of a trainer run, and the number of devices that they have there.
+
+    `words` run the command line after them on the machine, with these devices visible; none on that of rank 0.
+    `cores` are the ids of the logical CPUs to which the ranks are bound; empty if they may run on any.
+    """
+
+    name: str
+    num_devices: int
+    words: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """Everything that the process of a task needs to know.
 
@@ -187,6 +201,7 @@ class TaskSpec:
     job's processes show to its gateways, and `identity` the folder of this one's certificate if the fleet has them.
     `cores` are the ids of the logical CPUs to which the process is bound; empty if it may run on any. A process that
     `ends_with_agent` does so when its standard input ends; another one when it has lost its gateway for some time.
+    `machines` are those of a trainer with ranks on several, that of rank 0 first; empty for all other tasks.
     """
 
     task_id: str
@@ -215,6 +230,7 @@ class TaskSpec:
     by_turns: bool = False
     identity: str = ""
     ends_with_agent: bool = True
+    machines: tuple[RankMachine, ...] = ()
 
     def to_json(self) -> str:
         """Return the spec as the JSON text of a task file."""
@@ -227,7 +243,11 @@ class TaskSpec:
             data = json.loads(path.read_text(encoding="utf-8"))
             found = {**data, "role": Role(data["role"]), "cores": tuple(data["cores"])}
             pace = found.get("pace")
-            return cls(**{**found, "pace": None if pace is None else Pace(**pace)})
+            machines = tuple(
+                RankMachine(**{**each, "words": tuple(each["words"]), "cores": tuple(each["cores"])})
+                for each in found.get("machines", ())
+            )
+            return cls(**{**found, "pace": None if pace is None else Pace(**pace), "machines": machines})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(
                 f"{path} is not a task file ({error}); an agent writes task files, start one with `periplus agent`"

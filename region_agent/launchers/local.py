@@ -31,9 +31,9 @@ from periplus.net.certificates import Identity
 from periplus.process.disk import NO_ROOM
 from periplus.process.fork_server import Request
 from periplus.process.telemetry import event
-from periplus.values.machine import Device, DeviceFamily, Machine
+from periplus.values.machine import Device, DeviceFamily, Machine, MachineDevices
 from periplus.values.replica_url import check_replica_url, is_replica, local_directory, replicated_policy
-from periplus.values.task import FailureCause, Role, TaskOutcome, TaskSpec, TaskState
+from periplus.values.task import FailureCause, RankMachine, Role, TaskOutcome, TaskSpec, TaskState
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
 from region_agent.launchers.child import AdoptedChild, Child, created_at
@@ -238,7 +238,9 @@ class Supervisor:
             self.processes[task.task_id] = replace(running, outcome=outcome, ended_at_s=now_s)
 
     def _spawn(self, task: LocalTask, restarts: int, secrets: Mapping[str, str]) -> None:
-        settings, run, devices = self._settings, self.run_directory(task), devices_of(task, self.machines)
+        settings, run = self._settings, self.run_directory(task)
+        own = MachineDevices(task.machine or self.machines[0].name, task.devices)
+        devices, *others = [devices_of(task, place, self.machines) for place in (own, *task.others)]
         folder = self._folders.make(task.task_id)
         spec = TaskSpec(
             task_id=task.task_id,
@@ -266,10 +268,11 @@ class Supervisor:
             pace=task.pace,
             by_turns=task.by_turns,
             ends_with_agent=settings.ties_tasks,
+            machines=self._rank_machines(task, (devices, *others)) if others else (),
             identity=self._identify(task, folder),
         )
         visible = variables_of(settings.num_threads[task.role], devices)
-        words_on, machine = settings.words_on, task.machine or self.machines[0].name
+        words_on = settings.words_on
         spec_file = folder / TASK_FILE
         spec_file.write_text(spec.to_json(), encoding="utf-8")
         request = Request(
@@ -282,13 +285,33 @@ class Supervisor:
                 **visible,
             },
             folder=os.getcwd(),
-            prefix=words_on(machine, visible) if words_on else (),
+            prefix=words_on(own.machine, visible) if words_on else (),
         )
         with _log_of(self.log_file(task), start_line(task.fork, restarts)) as output:
             self._children[task.task_id] = Child(
                 request, output, self._fork_server(task, devices), is_tied=settings.ties_tasks
             )
         self._note(task.task_id)
+
+    def _rank_machines(self, task: LocalTask, devices: Sequence[Sequence[Device]]) -> tuple[RankMachine, ...]:
+        """Return the machines of a trainer with these devices on each. Raises: Denied without a launcher for them."""
+        words_on = self._settings.words_on
+        if words_on is None:
+            raise Denied(
+                f"{task.task_id} is planned on several machines, and this agent starts processes on its own alone"
+            )
+        num_threads, first = self._settings.num_threads[task.role], task.machine or self.machines[0].name
+        return tuple(
+            RankMachine(
+                name=name,
+                num_devices=len(there),
+                words=words_on(name, variables_of(num_threads, there)) if place else (),
+                cores=tuple(core for device in there for core in device.cores),
+            )
+            for place, (name, there) in enumerate(
+                zip((first, *(other.machine for other in task.others)), devices, strict=True)
+            )
+        )
 
     def _identify(self, task: LocalTask, folder: Path) -> str:
         """Write a new identity of a task's process, and return its folder; empty in a fleet without identities."""
@@ -363,16 +386,16 @@ def resumed_from(task: LocalTask, run: RunDirectory) -> str:
     return "" if task.is_restart and not has_begun else task.resume_from
 
 
-def devices_of(task: LocalTask, machines: Sequence[Machine]) -> tuple[Device, ...]:
-    """Return the devices of a task. Raises: Denied if machine or device are not there, or the device is broken."""
-    machine = next((each for each in machines if each.name == (task.machine or machines[0].name)), None)
+def devices_of(task: LocalTask, place: MachineDevices, machines: Sequence[Machine]) -> tuple[Device, ...]:
+    """Return a task's devices on a machine. Raises: Denied if one or the machine is not there, or does not work."""
+    machine = next((each for each in machines if each.name == place.machine), None)
     if machine is None:
         known = ", ".join(each.name for each in machines)
         raise Denied(
-            f"{task.task_id} is planned on the machine {task.machine}, and this agent starts processes on {known}"
+            f"{task.task_id} is planned on the machine {place.machine}, and this agent starts processes on {known}"
         )
     present = {device.index: device for device in machine.devices}
-    for index in task.devices:
+    for index in place.devices:
         if index not in present:
             there = ", ".join(map(str, present)) or "none"
             raise Denied(f"{task.task_id} is planned on device {index} of {machine.name}, which has {there}")
@@ -381,7 +404,7 @@ def devices_of(task: LocalTask, machines: Sequence[Machine]) -> tuple[Device, ..
                 f"{task.task_id} is planned on device {index} of {machine.name}, which does not work: "
                 f"{present[index].problem}"
             )
-    return tuple(present[index] for index in task.devices)
+    return tuple(present[index] for index in place.devices)
 
 
 def variables_of(num_threads: int, devices: Sequence[Device]) -> dict[str, str]:

@@ -1,16 +1,15 @@
-"""The commands that rank 0 sends the other ranks, and how they travel: pickled, behind their length.
+"""The commands that rank 0 sends the other ranks. They travel pickled.
 
 Each names a part of the training in which all ranks take part, with what the other ranks need for it. Rank 0 does its
 own part at the same time.
 
-Rank 0 writes them into the standard input of each follower, its own child. So nobody else can write commands, and a
-follower that reads the end of its input knows that rank 0 is gone.
+Rank 0 sends them over the connection that each follower opened to it, on which both have proved that they know a key
+(followers.py). So nobody else can send commands, and a follower whose connection ends knows that rank 0 is gone.
 """
 
 import pickle
-import struct
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,14 @@ import numpy.typing as npt
 from periplus.values.policy import Policy
 from trainer.learning.batch import Sample
 
-_LENGTH = struct.Struct("<Q")
-
 BEAT = b"\0"
-"""What a follower writes into its pipe to rank 0 while it lives, beside the reason of its end."""
+"""What a follower sends rank 0 while it lives, beside the reason of its end."""
+
+READY = b"\1"
+"""What a follower sends once it has imported what it needs and is about to join."""
+
+KEY_VARIABLE = "PERIPLUS_RANK_KEY"
+"""Environment variable of a follower with the key of the connection to rank 0, in hexadecimal."""
 
 BEAT_S = 2.0
 """Seconds between two beats. Chosen by hand."""
@@ -85,22 +88,11 @@ Command = BuildLearner | TrainStep | FirstVersion | TakeVersion | ProbeWeights |
 
 
 def packed(command: Command) -> bytes:
-    """Return the bytes of a command with their length in front."""
-    data = pickle.dumps(command)
-    return _LENGTH.pack(len(data)) + data
+    """Return a command as bytes."""
+    return pickle.dumps(command)
 
 
 def unpacked(data: bytes) -> Command:
-    """Return the command of which `read_one` returned the bytes. They must come from the trainer's own process."""
+    """Return the command of these bytes. They must come from the trainer's own rank 0."""
     command: Command = pickle.loads(data)
     return command
-
-
-def read_one(source: BinaryIO) -> bytes | None:
-    """Read the bytes of the next command; None at the end of the source, also in the middle of a command."""
-    head = source.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    data = source.read(length)
-    return data if len(data) == length else None

@@ -1,10 +1,10 @@
 """The process of a rank other than 0: `python -m trainer.distributed.follower`, which rank 0 starts.
 
-It reads commands from its standard input and executes them one after another, together with the other ranks. What it
-publishes goes to rank 0 from a thread beside them.
+It dials rank 0, reads commands from this connection and executes them one after another, together with the other ranks.
+What it publishes goes to rank 0 from a thread beside them.
 
-It leaves at once when its input ends, in the middle of whatever it does: rank 0 has closed it, or is dead, and keeps
-everything that must last. SIGINT and SIGTERM are for rank 0, which still needs this rank to save a checkpoint.
+It leaves at once when the connection ends, in the middle of whatever it does: rank 0 has closed it, or is dead, and
+keeps everything that must last. SIGINT and SIGTERM are for rank 0, which still needs this rank to save a checkpoint.
 
 A step whose loss is not finite is refused by all ranks together, and so is a checkpoint that does not fit. Then the
 process waits for the next command. Any other error ends it, after it has told rank 0 why: it may be in the middle of a
@@ -20,19 +20,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Client, Connection
 
 from periplus.errors import ConfigError, NonFiniteLoss
 from periplus.process import telemetry
-from trainer.distributed.commands import BEAT, BEAT_S, BuildLearner, read_one, unpacked
+from trainer.distributed.commands import BEAT, BEAT_S, KEY_VARIABLE, READY, BuildLearner, unpacked
 from trainer.distributed.failures import explained_failure
+from trainer.distributed.position import RankPosition
 
 log = logging.getLogger(__name__)
 
 EXIT_LEFT = 0
-"""Exit code of a follower whose input ended."""
+"""Exit code of a follower whose connection ended."""
 
 EXIT_FAILED = 1
 """Exit code of a follower that failed."""
@@ -42,51 +42,83 @@ MAX_WAITING = 8
 one, so one is usual. Chosen by hand."""
 
 
+class _Rank0:
+    """The connection to rank 0. Several threads send."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def say(self, message: bytes) -> None:
+        """Send a message. Raises: OSError without rank 0."""
+        with self._lock:
+            self._connection.send_bytes(message)
+
+    def commands(self) -> Iterator[bytes]:
+        """Yield the commands of rank 0 until the connection ends."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                yield self._connection.recv_bytes()
+
+
 def main() -> None:
-    """Run one follower until its input ends. It never returns."""
+    """Run one follower until its connection ends. It never returns."""
     parser = argparse.ArgumentParser(description="One rank of a trainer, started by rank 0.")
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True, help="where the ranks meet")
+    for name in ("--rank", "--size", "--local-rank", "--local-size"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--meet", required=True, help="where the ranks meet: a folder, or host:port of rank 0's store")
+    parser.add_argument("--dial", required=True, help="where rank 0 listens: a Unix socket, or host:port")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--report-fd", type=int, required=True, help="a pipe for the reason of a failure")
-    arguments = parser.parse_args()
+    parser.add_argument("--cores", default="", help="ids of the logical CPUs to which this rank is bound")
+    given = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    if given.cores:
+        os.sched_setaffinity(0, {int(core) for core in given.cores.split(",")})
     telemetry.configure("INFO", sys.stderr)
+    position = RankPosition(**{name: getattr(given, name) for name in RankPosition.__slots__})
+    rank_0 = _Rank0(_dialled(given.dial))
+    rank_0.say(str(position.rank).encode())
     commands: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
     # Before anything slow, so that this process never outlives rank 0.
-    threading.Thread(target=_read, args=(sys.stdin.buffer, commands), daemon=True).start()
+    threading.Thread(target=_read, args=(rank_0, commands), daemon=True).start()
     try:
-        _follow(arguments.rank, arguments.size, arguments.folder, arguments.threads, commands, arguments.report_fd)
+        _follow(position, given.threads, commands, rank_0)
     except BaseException as error:  # the root of the process
-        _fail(error, arguments.report_fd)
+        _fail(error, rank_0)
 
 
-def _read(source: BinaryIO, commands: "queue.Queue[bytes]") -> None:
-    while (data := read_one(source)) is not None:
+def _dialled(address: str) -> Connection:
+    host, _, port = address.rpartition(":")
+    key = bytes.fromhex(os.environ.pop(KEY_VARIABLE))
+    try:
+        return Client(address if address.startswith("/") else (host, int(port)), authkey=key)
+    except OSError as error:
+        sys.exit(f"rank 0 of the trainer cannot be reached at {address} from this machine: {error}")
+
+
+def _read(rank_0: _Rank0, commands: "queue.Queue[bytes]") -> None:
+    for data in rank_0.commands():
         commands.put(data)
     os._exit(EXIT_LEFT)
 
 
-def _follow(
-    rank: int, size: int, folder: Path, num_threads: int, commands: "queue.Queue[bytes]", report_fd: int
-) -> None:
+def _follow(position: RankPosition, num_threads: int, commands: "queue.Queue[bytes]", rank_0: _Rank0) -> None:
     # Importing these takes seconds.
     import torch
 
     from periplus.job.job_file import JobFile
-    from trainer.distributed.process_group import join, say_ready
+    from trainer.distributed.process_group import join
     from trainer.distributed.rank import TrainingRank, skeleton
 
-    threading.Thread(target=_beat, args=(report_fd,), daemon=True).start()
+    threading.Thread(target=_beat, args=(rank_0,), daemon=True).start()
     torch.set_num_threads(num_threads)
     # Rank 0 may be warming the model up for a long time.
     first = unpacked(commands.get())
     assert isinstance(first, BuildLearner), f"the learner is built first, not {first}"
     model = skeleton(first)
-    say_ready(rank, folder)
-    groups = join(rank, size, folder)
+    rank_0.say(READY)
+    groups = join(position)
     here = TrainingRank(JobFile.from_json(first.job_json), model, groups)
     while True:
         command = unpacked(commands.get())
@@ -94,34 +126,34 @@ def _follow(
             beside = here.follow(command)
         except (NonFiniteLoss, ConfigError) as error:  # all ranks have it
             telemetry.event(
-                log, logging.WARNING, "command_refused", rank=rank, command=type(command).__name__, why=error
+                log, logging.WARNING, "command_refused", rank=position.rank, command=type(command).__name__, why=error
             )
             continue
         if beside is not None:
             # Rank 0 takes one version after the other, so there is one thread at a time.
-            threading.Thread(target=_finish, args=(beside, report_fd), daemon=True).start()
+            threading.Thread(target=_finish, args=(beside, rank_0), daemon=True).start()
 
 
-def _beat(report_fd: int) -> None:
-    # Without rank 0 this process ends, by the end of its input.
+def _beat(rank_0: _Rank0) -> None:
+    # Without rank 0 this process ends, by the end of its connection.
     with contextlib.suppress(OSError):
         while True:
-            os.write(report_fd, BEAT)
+            rank_0.say(BEAT)
             time.sleep(BEAT_S)
 
 
-def _finish(finish: Callable[[], None], report_fd: int) -> None:
+def _finish(finish: Callable[[], None], rank_0: _Rank0) -> None:
     try:
         finish()
     except BaseException as error:  # the root of the thread
-        _fail(error, report_fd)
+        _fail(error, rank_0)
 
 
-def _fail(error: BaseException, report_fd: int) -> None:
+def _fail(error: BaseException, rank_0: _Rank0) -> None:
     """Tell rank 0 why this process ends, and end it, with all its threads and connections."""
     log.error("rank_failed", exc_info=error)
     try:
-        os.write(report_fd, explained_failure(error).encode())
+        rank_0.say(explained_failure(error).encode())
     finally:
         os._exit(EXIT_FAILED)
 

@@ -24,6 +24,7 @@ import torch
 from periplus.errors import PeriplusError, RankLost
 from periplus.job.job_file import JobFile
 from periplus.values.policy import Policy
+from periplus.values.task import RankMachine
 from periplus.values.weight_state import WeightState
 from trainer.checkpointing import checkpoint, export, restoration
 from trainer.checkpointing.manifest import Content, Manifest
@@ -40,6 +41,7 @@ from trainer.distributed.commands import (
 )
 from trainer.distributed.failures import explained_failure, is_out_of_memory
 from trainer.distributed.followers import Followers
+from trainer.distributed.position import ranks_by_machine
 from trainer.distributed.process_group import RankGroups, abort, device_of_rank, join, leave
 from trainer.distributed.rank import TrainingRank
 from trainer.learning.batch import Sample
@@ -58,11 +60,18 @@ EXIT_S = 60.0
 
 
 class Leader:
-    """Rank 0 of a trainer of `num_devices` ranks. Each of them gets its share of `num_threads` threads."""
+    """Rank 0 of a trainer of `num_devices` ranks. Those of one machine share `num_threads` threads.
 
-    def __init__(self, num_devices: int = 1, num_threads: int = 1) -> None:
+    `machines` are those of the ranks if there are several; then `address` is that of this one in their network.
+    """
+
+    def __init__(
+        self, num_devices: int = 1, num_threads: int = 1, machines: Sequence[RankMachine] = (), address: str = ""
+    ) -> None:
         self._size = num_devices
-        self._num_threads = max(1, num_threads // num_devices)
+        self._machines, self._address = machines, address
+        self._num_here = ranks_by_machine(num_devices, machines)[0]
+        self._num_threads = num_threads
         self._followers: Followers | None = None
         self._groups: RankGroups | None = None
         self._rank: TrainingRank | None = None
@@ -88,8 +97,8 @@ class Leader:
     def start(self) -> None:
         """Start the processes of the other ranks, if there are any."""
         if self._size > 1:
-            torch.set_num_threads(self._num_threads)
-            self._followers = Followers(self._size, self._num_threads, self._on_loss)
+            torch.set_num_threads(max(1, self._num_threads // self._num_here))
+            self._followers = Followers(self._size, self._num_threads, self._on_loss, self._machines, self._address)
 
     def build(self, job: JobFile, model: Any) -> None:
         """Build the learner of a job around the actor, and divide its models if there are several ranks.
@@ -99,14 +108,14 @@ class Leader:
         if self._followers is None:
             self._rank = TrainingRank(job, model)
             return
-        job = settled(job, model, device_of_rank(0, self._size))
+        job = settled(job, model, device_of_rank(0, self._num_here))
         config = deepcopy(model.config)
         config._attn_implementation = None  # the learner chooses it, after the model is made
         with self._lock, _explained(self._followers):
             self._followers.send(BuildLearner(job_json=job.to_json(), model_class=type(model), model_config=config))
             # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
             self._followers.wait_until_ready()
-            self._groups = join(0, self._size, self._followers.folder)
+            self._groups = join(self._followers.positions[0], self._followers.store)
             self._rank = TrainingRank(job, model, self._groups)
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:

@@ -1,7 +1,8 @@
 """How the ranks of one trainer find each other, which device each of them has, and the groups in which they talk.
 
-All ranks run on one machine. They meet through a file in a folder that only their user can open, so no other process
-can join them. accelerate's `PartialState` chooses device and backend: with CUDA, rank i gets GPU i and NCCL sends its
+Ranks of one machine meet through a file in a folder that only their user can open, so no other process can join them.
+Ranks of several machines meet at a TCP store of rank 0, and talk over the network of their region, which is trusted.
+accelerate's `PartialState` chooses device and backend: with CUDA, rank i of a machine gets GPU i and NCCL sends its
 tensors; otherwise all ranks compute on CPUs and gloo sends.
 
 Each purpose has a process group of its own, because calls on one group must come in the same order on all ranks:
@@ -26,12 +27,13 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 from accelerate.utils import patch_environment
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from periplus.errors import ConfigError
 from trainer.distributed.collectives import HostCollectives
+from trainer.distributed.position import RankPosition, interface_of, own_address
 
 JOIN_LIMIT_S = 20.0
 """Seconds that a rank waits for the others to connect. All of them have imported what they need before, so it takes
@@ -52,7 +54,7 @@ by hand, so that a rank that hangs there is found out within half a minute."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroups:
-    """Position of this process among `size` ranks, its device, and its process groups.
+    """RankPosition of this process among `size` ranks, its device, and its process groups.
 
     `mesh` is the line of all ranks, over which FSDP2 divides models.
     """
@@ -72,7 +74,7 @@ class RankGroups:
 
 
 def device_of_rank(rank: int, size: int) -> torch.device:
-    """Return the device of a rank: a GPU of its own, or the CPU if the machine has no GPU that torch can use.
+    """Return the device of a rank of a machine with `size`: a GPU of its own, or the CPU if torch can use no GPU there.
 
     Raises: ConfigError if there are fewer GPUs than ranks.
     """
@@ -80,33 +82,57 @@ def device_of_rank(rank: int, size: int) -> torch.device:
         return torch.device("cpu")
     if torch.cuda.device_count() < size:
         raise ConfigError(
-            f"train.devices is {size}, but the trainer's machine has {torch.cuda.device_count()} GPUs; set "
-            "train.devices to at most that"
+            f"the trainer has {size} ranks on a machine with {torch.cuda.device_count()} GPUs; set train.devices to at "
+            "most that"
         )
     return torch.device("cuda", rank)
 
 
-def join(rank: int, size: int, folder: Path) -> RankGroups:
-    """Join the ranks that meet in `folder`. All `size` ranks must be ready (`is_ready`) or come soon.
+def store_at(position: RankPosition, store: Store | None = None) -> Store:
+    """Return the store through which the ranks meet. `store` is that of rank 0 if they are on several machines."""
+    if store is not None:
+        return store
+    if Path(position.meet).is_absolute():
+        return FileStore(str(Path(position.meet) / "ranks"), position.size)
+    host, _, port = position.meet.rpartition(":")
+    return TCPStore(host, int(port), position.size, False, timedelta(seconds=JOIN_LIMIT_S))
+
+
+def first_store(address: str, size: int) -> TCPStore:
+    """Return the store that rank 0 has for ranks of several machines, at a free port of an address of this machine."""
+    limit = timedelta(seconds=JOIN_LIMIT_S)
+    return TCPStore(address, 0, size, True, limit, wait_for_workers=False)
+
+
+def join(position: RankPosition, store: Store | None = None) -> RankGroups:
+    """Join the other ranks. All of them must be ready, or come soon. `store` is as in `store_at`.
 
     Nothing else in this process may use torch.distributed's default group until `leave` is called.
 
     Raises: ConfigError if there are fewer GPUs than ranks; RuntimeError if the other ranks do not come.
     """
-    has_cuda = device_of_rank(rank, size).type == "cuda"
-    # What accelerate reads in the environment of a process that a launcher has started. Connections stay on this
-    # machine, unless the operator has chosen an interface for gloo.
-    position = {"rank": rank, "world_size": size, "local_rank": rank, "local_world_size": size}
+    rank, size = position.rank, position.size
+    has_cuda = device_of_rank(position.local_rank, position.local_size).type == "cuda"
+    is_here = Path(position.meet).is_absolute()
+    # What accelerate reads in the environment of a process that a launcher has started. Connections use the interface
+    # that leads to rank 0, unless the operator has chosen one for gloo.
+    interface = "lo" if is_here else interface_of(own_address(position.meet))
     variables = {
-        **position,
-        "gloo_socket_ifname": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        # Asked for if ranks are on several machines; the store below is what is used.
+        "master_addr": "" if is_here else position.meet.rpartition(":")[0],
+        "master_port": "" if is_here else position.meet.rpartition(":")[2],
+        "rank": rank,
+        "world_size": size,
+        "local_rank": position.local_rank,
+        "local_world_size": position.local_size,
+        "gloo_socket_ifname": os.environ.get("GLOO_SOCKET_IFNAME", interface),
         "omp_num_threads": torch.get_num_threads(),
     }
     with patch_environment(**variables):
         state = PartialState(
             cpu=not has_cuda,
             **({"backend": "cpu:gloo,cuda:nccl"} if has_cuda else {}),
-            store=FileStore(str(folder / "ranks"), size),
+            store=store_at(position, store),
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=JOIN_LIMIT_S),
@@ -114,7 +140,7 @@ def join(rank: int, size: int, folder: Path) -> RankGroups:
         distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), dist.group.WORLD)
         assert (state.process_index, state.num_processes) == (rank, size), "accelerate sees other ranks"
         # accelerate gives the CPU an index, which tensors do not have.
-        device = device_of_rank(rank, size)
+        device = device_of_rank(position.local_rank, position.local_size)
         assert (state.device.type, state.device.index or 0) == (device.type, device.index or 0), "another device"
         return RankGroups(
             rank=rank,
@@ -125,20 +151,6 @@ def join(rank: int, size: int, folder: Path) -> RankGroups:
             publishing=HostCollectives.over(_gloo(PUBLISHING_LIMIT_S)),
             verdict=_gloo(VERDICT_LIMIT_S),
         )
-
-
-def say_ready(rank: int, folder: Path) -> None:
-    """Leave a sign in `folder` that this rank is about to join."""
-    _ready_file(rank, folder).touch()
-
-
-def is_ready(rank: int, folder: Path) -> bool:
-    """Return whether a rank has called `say_ready`."""
-    return _ready_file(rank, folder).exists()
-
-
-def _ready_file(rank: int, folder: Path) -> Path:
-    return folder / f"ready-{rank}"
 
 
 def abort(groups: RankGroups) -> None:

@@ -5,9 +5,11 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from torch.distributed import distributed_c10d
 from periplus.errors import NonFiniteLoss, RankLost, TrainingError
 from periplus.job.job_file import JobFile
 from periplus.values.digest import state_digest
+from periplus.values.task import RankMachine
 from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
 from trainer.distributed import followers
@@ -32,9 +35,14 @@ FOUND_S = 20.0
 """Seconds within which the loss of a rank must be noticed; the promise is 30."""
 
 
+ELSEWHERE = ("env", "RANK_MACHINE=n1")
+"""Runs a command as a launcher does on another machine, which this one stands in for."""
+MACHINES = (RankMachine(name="n0", num_devices=2), RankMachine(name="n1", num_devices=1, words=ELSEWHERE))
+
+
 @contextmanager
-def leader_of(size: int, job: JobFile, model: Any) -> Iterator[Leader]:
-    leader = Leader(size, num_threads=1)
+def leader_of(size: int, job: JobFile, model: Any, machines: Sequence[RankMachine] = ()) -> Iterator[Leader]:
+    leader = Leader(size, 1, machines, "127.0.0.1" if machines else "")
     try:
         leader.start()
         leader.build(job, model)
@@ -57,11 +65,11 @@ def train_for_ever(leader: Leader) -> None:
         leader.step(samples, consumer=CONSUMER, learning_rate=1e-2)
 
 
-def published(size: int) -> list[Any]:
+def published(size: int, machines: Sequence[RankMachine] = ()) -> list[Any]:
     """Return what three versions look like to readers and to the record: digests, probes, and reports of steps."""
     job = make_job(algorithm={"name": "ppo", "kl_coefficient": 0.1})
     found: list[Any] = []
-    with leader_of(size, job, tiny_model()) as leader:
+    with leader_of(size, job, tiny_model(), machines) as leader:
         weights = leader.weights
         state = weights.first()
         found.append((state_digest(state), weights.probe(PROMPTS_RP)))
@@ -82,8 +90,11 @@ def alone() -> list[Any]:
     return published(1)
 
 
-def test_several_ranks_train_and_publish_as_one_process_does(alone: list[Any]) -> None:
-    first, *versions = published(4)
+@pytest.mark.parametrize(("size", "machines"), [(4, ()), (3, MACHINES)])
+def test_several_ranks_train_and_publish_as_one_process_does(
+    alone: list[Any], size: int, machines: Sequence[RankMachine]
+) -> None:
+    first, *versions = published(size, machines)
     assert first[0] == alone[0][0], "with equal masters the published bytes are equal"
     np.testing.assert_allclose(first[1], alone[0][1], atol=1e-5)
     for (values, state, probe), (values_alone, state_alone, probe_alone) in zip(versions, alone[1:], strict=True):
@@ -139,6 +150,37 @@ def test_a_rank_that_is_killed_is_noticed_at_once_and_named(while_training: bool
         assert "signal 9" in str(error)
         pids = leader.process_ids
     assert not any(is_running(pid) for pid in pids)
+
+
+def test_a_rank_on_another_machine_ends_with_it_and_the_machine_is_named() -> None:
+    with leader_of(3, make_job(), tiny_model(), MACHINES) as leader:
+        here, there = leader.process_ids
+        assert b"RANK_MACHINE" not in Path(f"/proc/{here}/environ").read_bytes()
+        assert b"RANK_MACHINE=n1" in Path(f"/proc/{there}/environ").read_bytes()
+        os.kill(there, signal.SIGKILL)
+        with pytest.raises(RankLost, match=rf"rank 2 of 3 on n1 \(process {there}\) is lost"):
+            train_for_ever(leader)
+    assert not is_running(here)
+
+
+def test_a_rank_whose_connection_breaks_leaves() -> None:
+    with leader_of(2, make_job(), tiny_model(), ()) as leader:
+        (follower,) = leader.process_ids
+        assert leader._followers is not None
+        leader._followers._followers[0].say_no_more()
+        with pytest.raises(RankLost, match="rank 1 of 2"):
+            train_for_ever(leader)
+    assert not is_running(follower)
+
+
+def test_who_does_not_know_the_key_is_no_rank() -> None:
+    made = followers.Followers(2, 1, machines=MACHINES, address="127.0.0.1")
+    try:
+        with pytest.raises((AuthenticationError, EOFError, OSError)):
+            Client(made._listener.address, authkey=b"another key").recv_bytes()
+        made._wait_for(made._followers[0], made._followers[0].arrived)
+    finally:
+        made.close()
 
 
 def test_a_rank_that_runs_out_of_memory_says_so() -> None:
