@@ -1,5 +1,6 @@
 """What a job does at this moment, in words for an operator."""
 
+from coordinator.machine.moves import waits_for_devices
 from coordinator.state import Job, RegionMode, State, ready_regions, utc_time, waits_until_s
 from periplus.values.task import TaskState
 
@@ -33,6 +34,10 @@ def doing(state: State, job: Job, now_s: float) -> str:
         until += f", then goes on elsewhere from checkpoint {job.replica}" if job.replica else ""
         what = f"waits for {trainer_region}, the region of its trainer, which is disconnected{until}{seen}"
         return "; ".join([what, *others])
+    if job.trainer and waits_for_devices(state, job):
+        number, where = job.trainer.process.num_devices, " and ".join(place.machine for place in job.trainer.places)
+        what = f"waits for {number} devices in {trainer_region} for its trainer, which had those of {where}"
+        return "; ".join([f"{what}, until they come or it is cancelled", job.reason, *others])
     if job.trainer and job.trainer.report is None and job.last_files:
         return "; ".join([job.reason, *others])
     quiet_s = now_s - state.heard_at_s.get(job.job_id, now_s)

@@ -497,9 +497,9 @@ class Agent:
             self._renew_identities()
             await self._look_at_devices(has_news=await self._owner.changed(DEVICES_S))
 
-    async def _look_at_devices(self, *, has_news: bool = False) -> None:
+    async def _look_at_devices(self, *, has_news: bool = False, asks: bool = True) -> None:
         try:
-            offered = await asyncio.to_thread(self._machines.read, clock.monotonic_s(), anew=has_news)
+            offered = await asyncio.to_thread(self._machines.read, clock.monotonic_s(), anew=has_news, asks=asks)
         except PeriplusError as error:  # of a file of devices that was changed, or a cluster that is away
             event(log, logging.WARNING, "devices_unknown", why=error)
             return
@@ -515,11 +515,14 @@ class Agent:
 
     async def _look(self, now_s: float) -> None:
         """Note which processes have ended, and report every task whose state has changed."""
-        if self._supervisor.poll(now_s) and any(
-            device.kind is DeviceFamily.CUDA for device in self._inventory.own.devices
+        failed = self._supervisor.poll(now_s)
+        for task in failed:
+            self._machines.doubt(task.machine)
+        if failed and (
+            self._machines.cluster or any(each.kind is DeviceFamily.CUDA for each in self._inventory.own.devices)
         ):
-            # A device that is gone may be why, and the coordinator plans the job anew by what it knows of devices.
-            await self._look_at_devices()
+            # A device or a node that is gone may be why, and the coordinator plans by what it knows of these.
+            await self._look_at_devices(asks=False)
         await self._conclude_runs()
         reports = self._reports()
         for task_id, report_ in reports.items():

@@ -124,6 +124,7 @@ def job_details(job: control_pb2.Job) -> Tree:
                 "machine": each.machine,
                 "device": each.device,
                 "devices": list(each.devices),
+                "others": [{"machine": more.machine, "devices": list(more.devices)} for more in each.others],
                 "engine": each.engine,
                 "tensor": each.tensor,
                 "data": each.data,
@@ -292,7 +293,9 @@ def _device(tree: Tree, now_s: float) -> str:
 
 
 def _devices(tree: Tree, now_s: float) -> str:
-    return ",".join(map(str, tree["devices"]))
+    # Those of a trainer's further machines follow, each after its machine's name.
+    others = [f"{each['machine']}:{','.join(map(str, each['devices']))}" for each in tree["others"]]
+    return " ".join([",".join(map(str, tree["devices"])), *others])
 
 
 def _number(field: str) -> Callable[[Tree, float], str]:

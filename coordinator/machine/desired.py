@@ -3,6 +3,7 @@
 from collections import Counter
 from math import ceil
 
+from coordinator.machine.moves import waits_for_devices
 from coordinator.machine.reservations import Place, held_places
 from coordinator.state import Job, RegionMode, State, TaskStatus, dialled_address, live_jobs
 from periplus.values.machine import Pace
@@ -21,7 +22,7 @@ def desired_by_region(state: State) -> dict[str, tuple[AssignedTask, ...]]:
 
 def _is_withheld(state: State, job: Job, status: TaskStatus) -> bool:
     if status.role is Role.TRAINER:
-        return job.restart_at_s is not None
+        return job.restart_at_s is not None or waits_for_devices(state, job)
     return state.regions[status.region].mode is RegionMode.DRAINED
 
 

@@ -8,6 +8,7 @@ from coordinator.events import FleetEventKind, JobCancelled, JobSubmitted, PlanF
 from coordinator.machine.draft import Draft
 from coordinator.machine.growth import grow
 from coordinator.machine.links import stop_waiting
+from coordinator.machine.moves import moved_job
 from coordinator.machine.reservations import (
     Misplaced,
     all_are_free,
@@ -89,7 +90,11 @@ def end_by_trainer(draft: Draft, job: Job, report: TaskReport, now_s: float) -> 
         why = f"{where} failed: {message}"
     else:
         why = f"{where} stopped{f': {message}' if message else ', as when its agent is shut down'}"
-    if not job.cancelling and not report.cause.is_final and _starts_again(draft, job, ended, why, now_s):
+    # One whose devices are gone may have others.
+    may_run = not report.cause.is_final or (
+        report.cause is FailureCause.DEVICE and moved_job(draft.state, job, report.task_id) is not None
+    )
+    if not job.cancelling and may_run and _starts_again(draft, job, ended, why, now_s):
         return
     if report.cause is FailureCause.OWNER and job.replica is not None and not job.cancelling:
         _plan_anew_from_replica(draft, avoiding_task(job, job.trainer, report), job.replica, why)

@@ -13,6 +13,7 @@ from coordinator.events import (
 from coordinator.machine.certificates import answer_to
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import advance, end, end_by_trainer
+from coordinator.machine.moves import move_lost
 from coordinator.machine.reservations import avoiding_task
 from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
 from periplus.values.record import Record, RecordKind
@@ -81,7 +82,8 @@ def _trainer_reported(draft: Draft, job_id: str, report: TaskReport, now_s: floa
 
 def _rollout_reported(draft: Draft, job_id: str, report: TaskReport, now_s: float) -> None:
     job = draft.state.jobs[job_id]
-    rollouts = [status for status in job.tasks.values() if status.role is Role.ROLLOUT]
+    move_lost(draft, job)
+    rollouts = [status for status in draft.state.jobs[job_id].tasks.values() if status.role is Role.ROLLOUT]
     # A failed worker was restarted by its agent as often as that may help. As long as one is left, the job goes on.
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""

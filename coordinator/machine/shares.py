@@ -2,7 +2,8 @@
 
 A rollout worker has all of its devices on one machine. A trainer too, unless no machine has as many free: then it takes
 several machines, as few as possible, and its rank 0 is on the one that gives most, or on the one that the plan names.
-Larger processes are placed first, each on the machine that it fills best. Cores that few jobs hold come before others.
+Processes that few machines have the engine for are placed first, then larger ones, each on the machine that it fills
+best. Cores that few jobs hold come before others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,9 +83,9 @@ def shared_out(
     largest = max((len(offer.devices) for offer in left.values()), default=0)
 
     def turn(task_id: str) -> tuple[bool, int, int, bool]:
-        # Large ones come first, then those that few machines have the engine for. Who takes several machines is last.
+        # Those that few machines have the engine for come first, then large ones. Who takes several machines is last.
         size = rest[task_id].num_devices
-        return size > largest, -size if len(offers) > 1 else 0, len(able[task_id]), task_id != trainer
+        return size > largest, len(able[task_id]), -size if len(offers) > 1 else 0, task_id != trainer
 
     for task_id in sorted(rest, key=turn):
         process, now = rest[task_id], [left[name] for name in able[task_id]]

@@ -66,6 +66,7 @@ from coordinator.machine.links import (
     stop_waiting,
     wait_for_links,
 )
+from coordinator.machine.moves import move_lost
 from coordinator.machine.relays import settle_relays
 from coordinator.machine.reports import certify, count_sent, take_record, take_report
 from coordinator.machine.reservations import (
@@ -204,6 +205,8 @@ def _settle(draft: Draft, around: Iterable[str] | None, now_s: float) -> None:
 
 def _settle_jobs(draft: Draft, now_s: float) -> None:
     for job in live_jobs(draft.state):
+        move_lost(draft, job)
+        job = draft.state.jobs[job.job_id]
         # More has come free before anything of the job has started: a plan may use it.
         if job.state is JobState.PLANNED and has_more_now(draft.state, job):
             draft.put_job(taken_back(job))

@@ -13,8 +13,9 @@ yields nothing new. Invariants:
   forks.
 
 A process is *superseded* when its task is wanted otherwise (a resumed job keeps its task ids), or when a rollout worker
-that was asked to stop is wanted again. A superseded process ends first; then its task starts afresh. A new fork
-supersedes all: the bundle that its trainer makes may differ from the one before.
+that was asked to stop is wanted again, or when one that has ended is wanted on other devices. A superseded process ends
+first; then its task starts afresh. A new fork supersedes all: the bundle that its trainer makes may differ from the one
+before.
 """
 
 from collections.abc import Mapping
@@ -190,7 +191,12 @@ def _running(process: Process, wanted: LocalTask | None, now_s: float, limits: R
 def _superseded(process: Process, wanted: LocalTask) -> bool:
     # A rollout worker that was asked to stop leaves, whatever is wanted now, so it must be started again.
     again = process.asked_to_stop_at_s is not None and not wanted.stopping and wanted.role is Role.ROLLOUT
-    return again or process.task.fork != wanted.fork
+    has_moved = process.outcome is not None and _places(process.task) != _places(wanted)
+    return again or has_moved or process.task.fork != wanted.fork
+
+
+def _places(task: LocalTask) -> tuple[object, ...]:
+    return task.machine, task.devices, task.others
 
 
 def _mends(process: Process, wanted: LocalTask) -> bool:

@@ -37,6 +37,7 @@ from periplus.values.task import FailureCause, RankMachine, Role, TaskOutcome, T
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
 from region_agent.launchers.child import AdoptedChild, Child, created_at
+from region_agent.launchers.ray_cluster import NODE_LOST
 from region_agent.launchers.task_folders import IDENTITY_FOLDER, STATUS_FILE, TASK_FILE, StartedProcess, TaskFolders
 from region_agent.owner.region_owner import RegionOwner
 
@@ -137,9 +138,9 @@ class Supervisor:
             case Forget(task_id):
                 del self.processes[task_id]
 
-    def poll(self, now_s: float) -> bool:
-        """Record the outcome of every process that has ended, and return whether any of them has failed."""
-        has_failed = False
+    def poll(self, now_s: float) -> tuple[LocalTask, ...]:
+        """Record the outcome of every process that has ended, and return the tasks of those that have failed."""
+        failed = list[LocalTask]()
         for task_id, child in list(self._children.items()):
             exit_code = child.poll()
             if exit_code is None:
@@ -153,10 +154,14 @@ class Supervisor:
             child.kill_group()
             # The outcome is what the process wrote about itself; without that, what its exit status says.
             outcome = TaskOutcome.of_exit(exit_code, self._folders.status(task_id))
+            if exit_code == NODE_LOST and self._settings.words_on is not None:
+                what = f"its node {self.processes[task_id].task.machine} was lost"
+                outcome = TaskOutcome(state=TaskState.FAILED, message=what)
             self._folders.remove(task_id)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
-            has_failed |= outcome.state is TaskState.FAILED
-        return has_failed
+            if outcome.state is TaskState.FAILED:
+                failed.append(self.processes[task_id].task)
+        return tuple(failed)
 
     def run_directory(self, task: LocalTask) -> RunDirectory:
         """Return the directory of a task's run. A trainer that resumes a run goes on in that run's own directory."""

@@ -14,7 +14,9 @@ import json
 import logging
 import os
 import select
+import socket
 import sys
+from collections import Counter
 from typing import Any
 
 import ray
@@ -24,6 +26,12 @@ from region_agent.launchers.ray_cluster import NAMESPACE, group_name
 
 POLL_S = 1.0
 """Seconds between two looks at the nodes. Chosen by hand."""
+
+ANSWER_S = 2.0
+"""Seconds in which a node's raylet must take a connection. Chosen by hand."""
+
+MISSES = 2
+"""Times in a row that a node must not answer to count as down. Ray itself needs half a minute. Chosen by hand."""
 
 GROUP_S = 10.0
 """Seconds in which a node must give what it has. Chosen by hand."""
@@ -45,8 +53,12 @@ def main() -> int:
     )
     here, said = ray.get_runtime_context().get_node_id(), None
     held: dict[str, Any] = {}
+    misses = Counter[str]()
     while True:
-        up = {each["NodeID"]: each for each in _nodes() if each["Alive"]}
+        alive = {each["NodeID"]: each for each in _nodes() if each["Alive"]}
+        for node_id, node in alive.items():
+            misses[node_id] = 0 if _answers(node) else misses[node_id] + 1
+        up = {node_id: node for node_id, node in alive.items() if misses[node_id] < MISSES}
         for node_id, node in up.items():
             if node_id not in held and (group := _held(group_name(options.region, node["NodeName"]), node)):
                 held[node_id] = group
@@ -68,6 +80,14 @@ def main() -> int:
 def _nodes() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return found
+
+
+def _answers(node: dict[str, Any]) -> bool:
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), ANSWER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _held(name: str, node: dict[str, Any]) -> Any:

@@ -25,10 +25,10 @@ from ray.util import get_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from region_agent.launchers.node_process import ASK, END
-from region_agent.launchers.ray_cluster import NAMESPACE
+from region_agent.launchers.ray_cluster import NAMESPACE, NODE_LOST
 
-NODE_LOST = 113
-"""Exit code of a step whose node, or whose actor, was lost: EHOSTUNREACH of Linux."""
+START_S = 60.0
+"""Seconds in which the actor must run. On a node that is lost it never does. Chosen by hand."""
 
 PART_BYTES = 1 << 16
 
@@ -87,6 +87,7 @@ def main() -> int:
         )
         made: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=3)(NodeActor)  # type: ignore[call-overload]
         actor = made.options(scheduling_strategy=strategy).remote()
+        ray.get(actor.order.remote(b""), timeout=START_S)
         for work in (_watch_signals, _watch_input):
             threading.Thread(target=work, args=(orders.put,), daemon=True).start()
         threading.Thread(target=_pass_on, args=(actor, orders), daemon=True).start()

@@ -39,9 +39,16 @@ class RegionMachines:
     ) -> None:
         self._config, self._engines, self._accelerators, self.cluster = config, engines, accelerators, cluster
         self._known: dict[str, Machine] = {}
+        self._doubted: set[str] = set()
 
-    def read(self, now_s: float, *, anew: bool = False) -> Inventory:
+    def doubt(self, node: str) -> None:
+        """Ask a node anew at the next look, since a task has failed there."""
+        self._doubted.add(node)
+
+    def read(self, now_s: float, *, anew: bool = False, asks: bool = True) -> Inventory:
         """Return what the region offers now. Nodes are asked when they come, and `anew`. Call it in a thread.
+
+        Without `asks` nodes that have come are left out, and so it does not wait for them.
 
         Raises: ConfigError for a file of devices that is wrong, Unreachable if the cluster does not answer.
         """
@@ -51,10 +58,12 @@ class RegionMachines:
         nodes = self.cluster.nodes()
         if self._config.devices_file is not None:
             machines = declared(self._config.devices_file, replace(here.own, name=self.cluster.own))
-            up = tuple(replace(each, has_launcher=True) for each in machines if each.name in nodes)
+            # Nodes have the environment of the agent.
+            engines = here.own.engines
+            up = tuple(replace(each, has_launcher=True, engines=engines) for each in machines if each.name in nodes)
         else:
             for node in nodes:
-                if anew or node not in self._known:
+                if asks and (anew or node not in self._known or node in self._doubted):
                     self._ask(self.cluster, node)
             up = tuple(self._known[node] for node in nodes if node in self._known)
         if not up:
@@ -62,6 +71,7 @@ class RegionMachines:
         return replace(here, machines=up)
 
     def _ask(self, cluster: Cluster, node: str) -> None:
+        self._doubted.discard(node)
         words = [*cluster.words(node, {}), sys.executable, "-m", __name__, node, self._config.model_dump_json()]
         try:
             done = subprocess.run(words, capture_output=True, timeout=ASK_S, check=True, stdin=subprocess.DEVNULL)

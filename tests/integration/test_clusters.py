@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.client.connection import job_state
+from coordinator.client.connection import Coordinator, job_state
 from coordinator.client.submission import submission
+from periplus.pb.v1 import control_pb2
 from tests.support.processes.clusters import ray_nodes, slurm_allocation
 from tests.support.processes.declared_fleet import DeclaredRegion, declared_fleet, until_running
 from tests.support.tiny_job import tiny_job
@@ -15,6 +16,7 @@ from tests.support.tiny_job import tiny_job
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 DEADLINE_S = 120.0
+CORES = ({"kind": "cpu"}, {"kind": "cpu"})
 EMULATED = ({"kind": "emulated", "model": "L4", "slowdown": 1},)
 
 
@@ -46,6 +48,51 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
                 assert (job_state(ended), ended.reason) == ("succeeded", "")
 
         asyncio.run(scene())
+
+
+def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tiny_job(
+        tmp_path, steps=4000, staleness=1, train={"devices": 3, "groups_per_step": 4}, checkpoint={"every_steps": 2}
+    )
+    with ray_nodes(tmp_path) as nodes:
+        third = nodes.add_node()
+        for name, text in (nodes.variables | {"RAY_ADDRESS": nodes.address}).items():
+            monkeypatch.setenv(name, text)
+        region = DeclaredRegion(devices=CORES, others={"n1": CORES, third: CORES}, options=("--launcher", "ray"))
+
+        async def scene() -> None:
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
+                job_id = (await remote.submit(submission(job, "r"))).job_id
+                await until_running(remote, job_id, DEADLINE_S)
+                placed = await until_version(remote, job_id, 3)
+                assert places_of(placed) == ["n1:0,1", f"{third}:0"], placed
+                nodes.kill_node(third)
+                while places_of(placed := await remote.job(job_id)) != ["n1:0,1", "n0:1"]:
+                    assert job_state(placed) in ("running", "planned", "starting"), placed.reason
+                    await asyncio.sleep(0.2)
+                told = [each.text async for each in remote.events(job_id, "", follow=False)]
+                assert any(f"rank 2 of 3 on {third}" in text for text in told), told
+                await until_version(remote, job_id, placed.policy.version + 2)
+                await remote.cancel(job_id)
+
+        asyncio.run(scene())
+
+
+def places_of(job: control_pb2.Job) -> list[str]:
+    """Return the machines of a job's trainer with the indices of its devices there."""
+    trainer = next(each for each in job.processes if each.task_id.endswith("/trainer"))
+    machines = [trainer.machine, *(each.machine for each in trainer.others)]
+    devices = [trainer.devices, *(each.devices for each in trainer.others)]
+    return [f"{machine}:{','.join(map(str, there))}" for machine, there in zip(machines, devices, strict=True)]
+
+
+async def until_version(remote: Coordinator, job_id: str, version: int) -> control_pb2.Job:
+    while (job := await remote.job(job_id)).policy.version < version:
+        assert job_state(job) != "failed", job.reason
+        await asyncio.sleep(0.2)
+    return job
 
 
 def test_nodes_say_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

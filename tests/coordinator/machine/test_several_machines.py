@@ -5,15 +5,26 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.events import InventoryChanged, JobSubmitted, PlanFinished, RegionJoined
+from coordinator.doing import doing
+from coordinator.events import (
+    FleetEvent,
+    InventoryChanged,
+    JobSubmitted,
+    PlanFinished,
+    RegionJoined,
+    StepRecorded,
+    TaskReported,
+    Ticked,
+)
 from coordinator.machine.reservations import device_counts, free_memory
 from coordinator.state import JobState, PlacedProcess, PlacedProcesses
 from periplus.values.machine import DeviceCount, Machine, MachineDevices
-from periplus.values.task import Role, TaskState
-from tests.support.coordinator.machine_run import SETTINGS, Run, desired_tasks, hello, request
+from periplus.values.task import FailureCause, Role, RunFiles, TaskState
+from tests.support.coordinator.machine_run import SETTINGS, Run, desired_tasks, hello, record, report, request
 from tests.support.coordinator.machines import TORCH, inventory, machine
 
 GB = 10**9
+FILES = RunFiles(run_dir="/run", log="/run/log")
 
 
 def region(*machines: Machine, jobs_per_region: int = 1) -> Run:
@@ -23,7 +34,7 @@ def region(*machines: Machine, jobs_per_region: int = 1) -> Run:
 
 
 def submit(run: Run, job_id: str, *processes: PlacedProcess) -> None:
-    run.do(JobSubmitted(job_id, job_id, request()))
+    run.do(JobSubmitted(job_id, job_id, replace(request(), max_trainer_restarts=3)))
     run.do(PlanFinished(job_id, device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
 
 
@@ -142,6 +153,74 @@ def test_a_machine_that_comes_lets_a_waiting_job_start() -> None:
     submitted = PlacedProcesses(processes=(trainer(), worker()), plan_json="{}")
     run.do(PlanFinished("k", device_counts(run.state), submitted))
     assert places(run)["k/trainer"] == (on("n1", 0),)
+
+
+def trained(run: Run, *machines: Machine) -> None:
+    """Let the tasks of job j run and its trainer take a step; then the region has these machines alone."""
+    for task_id in run.job("j").tasks:
+        run.says("eu", task_id, TaskState.RUNNING, files=FILES)
+    run.do(StepRecorded(run.stamp("eu"), "j", record(1)))
+    run.do(InventoryChanged(run.stamp("eu"), inventory(*machines)))
+
+
+def fails(run: Run, task_id: str, message: str, cause: FailureCause = FailureCause.PASSING) -> None:
+    run.do(TaskReported(run.stamp("eu"), replace(report(task_id, TaskState.FAILED, message, files=FILES), cause=cause)))
+
+
+def test_a_worker_whose_machine_is_gone_moves_and_its_job_goes_on() -> None:
+    nodes = [machine("n0", accelerators=1), machine("n1", accelerators=1), machine("n2", accelerators=1)]
+    run = region(*nodes)
+    submit(run, "j", trainer(), worker())
+    trained(run, nodes[0], nodes[2])
+    assert places(run)["j/0"] == (on("n1", 0),), "its agent has not said that it cannot be started again"
+    effects = run.do(
+        TaskReported(
+            run.stamp("eu"),
+            replace(report("j/rollout-eu-0", TaskState.FAILED, "n1 is gone", files=FILES), cause=FailureCause.DEVICE),
+        )
+    )
+    assert (run.job("j").state, places(run)["j/0"]) == (JobState.RUNNING, (on("n2", 0),))
+    assert any("moves to n2" in each.text for each in effects if isinstance(each, FleetEvent))
+
+
+def test_a_worker_moves_once_there_is_room() -> None:
+    nodes = [machine("n0", accelerators=2), machine("n1", accelerators=2)]
+    run = region(*nodes)
+    submit(run, "j", trainer(), worker(), worker())
+    lost = next(task_id for task_id, task in run.job("j").tasks.items() if task.machine == "n1")
+    trained(run, nodes[0])
+    fails(run, lost, "n1 is gone", FailureCause.DEVICE)
+    assert run.job("j").tasks[lost].ended
+    run.do(InventoryChanged(run.stamp("eu"), inventory(nodes[0], machine("n3", accelerators=1))))
+    assert (run.job("j").tasks[lost].machine, run.job("j").tasks[lost].report) == ("n3", None)
+
+
+def test_a_trainer_that_lost_a_machine_starts_again_on_others() -> None:
+    nodes = [machine(name, accelerators=2) for name in ("n0", "n1", "n2")]
+    run = region(*nodes)
+    submit(run, "j", trainer(3), worker())
+    assert places(run)["j/trainer"] == (on("n1", 0, 1), on("n2", 0))
+    trained(run, *nodes[:2])
+    fails(run, "j/trainer", "rank 2 of 3 on n2 is lost")
+    run.now_s += 2
+    run.do(Ticked())
+    assert places(run)["j/trainer"] == (on("n1", 0, 1), on("n0", 1))
+    assert run.job("j").fork == 1
+
+
+def test_a_trainer_waits_for_devices_if_no_other_machine_has_them() -> None:
+    nodes = [machine("n0", accelerators=1), machine("n1", accelerators=2)]
+    run = region(*nodes)
+    submit(run, "j", trainer(2), worker())
+    trained(run, nodes[0])
+    fails(run, "j/trainer", "n1 is gone", FailureCause.PASSING)
+    run.now_s += 2
+    run.do(Ticked())
+    assert "j/trainer" not in places(run)
+    waits = "waits for 2 devices in eu for its trainer, which had those of n1, until they come or it is cancelled"
+    assert doing(run.state, run.job("j"), run.now_s).startswith(waits)
+    run.do(InventoryChanged(run.stamp("eu"), inventory(*nodes)))
+    assert places(run)["j/trainer"] == (on("n1", 0, 1),)
 
 
 @pytest.mark.parametrize("name", ["n0", "renamed"])

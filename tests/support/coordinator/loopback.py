@@ -78,8 +78,9 @@ class FakeAgent:
         hello = control_pb2.Hello(
             region=self.region, boot_id=self.boot_id, gateway_address=self.gateway_address, inventory=offered
         )
-        await self.call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
         try:
+            with rpc.remote_errors(self.address):  # the call may be refused before or after the first message
+                await self.call.write(control_pb2.AgentMessage(sequence=1, hello=hello))
             welcome = await self.read()
         except BaseException:
             await self.channel.close()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -120,6 +121,7 @@ class RayNodes:
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self._nodes: dict[str, list[psutil.Process]] = {}
+        self._numbers = count()
         head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
         self._start(*head, "--min-worker-port=0", "--max-worker-port=0")
 
@@ -128,10 +130,12 @@ class RayNodes:
         return self._start(f"--address={self.address}")
 
     def kill_node(self, name: str) -> None:
-        """Kill the raylet of a node, as a machine dies."""
+        """Kill the raylet of a node and all that it has started, as a machine dies."""
         for each in self._nodes.pop(name):
             with suppress(psutil.NoSuchProcess):
-                each.kill()
+                for started in (each, *each.children(recursive=True)):
+                    with suppress(psutil.NoSuchProcess):
+                        started.kill()
 
     def stop(self) -> None:
         """Kill all nodes, the head last."""
@@ -139,7 +143,7 @@ class RayNodes:
             self.kill_node(name)
 
     def _start(self, *arguments: str) -> str:
-        name = f"n{len(self._nodes)}"
+        name = f"n{next(self._numbers)}"
         before = set(_daemons(self._folder))
         words = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-name={name}", "--num-cpus=2"]
         subprocess.run(
@@ -150,7 +154,9 @@ class RayNodes:
             check=True,
             timeout=DEADLINE_S,
         )
-        self._nodes[name] = [each for each in _daemons(self._folder) if each not in before]
+        # Other nodes may have started workers meanwhile.
+        new = [each for each in _daemons(self._folder) if each not in before]
+        self._nodes[name] = [each for each in new if before.isdisjoint(_ancestors(each))]
         return name
 
 
@@ -168,6 +174,12 @@ def ray_nodes(folder: Path) -> Iterator[RayNodes]:
     finally:
         made.stop()
         shutil.rmtree(short, ignore_errors=True)
+
+
+def _ancestors(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return process.parents()
+    return []
 
 
 def _daemons(folder: Path) -> list[psutil.Process]:
