@@ -161,18 +161,19 @@ class RegionFabric:
 
             limit.start()
             try:
-                popen = start(first, subprocess.PIPE)
-                assert popen.stdout is not None
-                with popen.stdout as lines:
-                    port = json.loads(lines.readline() or b"{}").get("port")
-                    for words in others(str(port)) if port else ():
-                        start(words, told)
-                    found: dict[str, Any] | None = json.loads(lines.readline() or b"{}").get("result")
+                lines = start(first, subprocess.PIPE).stdout
+                assert lines is not None
+                port = json.loads(lines.readline() or b"{}").get("port")
+                for words in others(str(port)) if port else ():
+                    start(words, told)
+                found: dict[str, Any] | None = json.loads(lines.readline() or b"{}").get("result")
             finally:
                 limit.cancel()
                 self._kill()
                 for each in self._running:
                     each.wait()
+                    if each.stdout is not None:
+                        each.stdout.close()
                 self._running.clear()
             if found is None:
                 told.seek(0)
