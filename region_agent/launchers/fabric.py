@@ -3,9 +3,9 @@
     python -m region_agent.launchers.fabric serve HOST SECRET        on the agent's node: one end of a connection
     python -m region_agent.launchers.fabric dial HOST PORT SECRET    on another node: the other end
 
-A node is measured once, when it comes: a TCP connection between the agent's node and it. Then all nodes together do one
-all-reduce (trainer/distributed/node_all_reduce.py). Nodes are measured one after the other, in `PAIRS_S` together; those
-that are left over take part in the all-reduce alone. What jobs send meanwhile makes the figures smaller.
+A node is measured once, when it comes: a TCP connection between the agent's node and it. Then all nodes together do an
+all-reduce (trainer/distributed/node_all_reduce.py). Nodes are measured one after the other, in `PAIRS_S` together. The
+ones that are left over take part in the all-reduce alone. What jobs send meanwhile makes the figures smaller.
 
 A process of the agent's node listens, and says at which port. The others dial the address at which the agent listens,
 and a rank sends from the address from which it dialled. A measurement that fails is logged, and leaves its figure out.
@@ -35,8 +35,8 @@ from region_agent.launchers.cluster import Cluster
 log = logging.getLogger(__name__)
 
 PAIR_S, PAIRS_S, ALL_REDUCE_S = 10.0, 30.0, 30.0
-"""Seconds in which one node, all nodes one after the other, and the all-reduce must be measured, with the start of their
-processes. Chosen by hand: a step of Ray starts in three seconds, and torch in five."""
+"""Seconds in which one node, all nodes one after the other, and the all-reduce must be measured, with the start of
+their processes. Chosen by hand: on two cores a step of Ray starts in two seconds, and a rank in four."""
 
 STREAM_S = 1.0
 """Seconds in which one end of a connection sends. Chosen by hand: TCP reaches its rate in some tens of round trips."""
@@ -54,7 +54,7 @@ NodeWords = Callable[[str], list[tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class NodeConnection:
     """One TCP connection from the agent's node, at `address`, to another: its rate, and the seconds of a round trip."""
 
     bytes_per_s: float
@@ -69,7 +69,7 @@ class RegionFabric:
         self._cluster = cluster
         host = listen.rpartition(":")[0]
         self._bound = "" if host in WILDCARDS else host.strip("[]")
-        self._streams: dict[str, Stream | None] = {}  # by node; None if it was not measured
+        self._streams: dict[str, NodeConnection | None] = {}  # by node; None if it was not measured
         self._failed: set[str] = set()
         self._all_reduce_bytes_per_s = 0.0
         self._running: list[subprocess.Popen[bytes]] = []
@@ -115,10 +115,10 @@ class RegionFabric:
         self._is_stopped = True
         self._kill()
 
-    def _known(self) -> list[Stream]:
+    def _known(self) -> list[NodeConnection]:
         return [each for each in self._streams.values() if each is not None]
 
-    def _stream(self, node: str, limit_s: float) -> Stream | None:
+    def _stream(self, node: str, limit_s: float) -> NodeConnection | None:
         secret = secrets.token_hex(16)
         host = self._bound or socket.gethostname()
 
@@ -127,7 +127,9 @@ class RegionFabric:
             return [(*self._cluster.words(node, {}), *words)]
 
         try:
-            return Stream(**self._result((sys.executable, "-m", _MODULE, "serve", self._bound, secret), dial, limit_s))
+            return NodeConnection(
+                **self._result((sys.executable, "-m", _MODULE, "serve", self._bound, secret), dial, limit_s)
+            )
         except (OSError, ValueError, KeyError, TypeError, PeriplusError) as error:
             self._failed.add(node)
             event(log, logging.WARNING, "node_fabric_unknown", node=node, why=error)
@@ -148,7 +150,7 @@ class RegionFabric:
             return 0.0
 
     def _result(self, first: Sequence[str], others: NodeWords, limit_s: float) -> dict[str, Any]:
-        """Run `first` here and the `others` of its port on nodes, and return its result. Raises: Unreachable, OSError."""
+        """Run `first` here and `others` on nodes, and return the result of `first`. Raises: Unreachable, OSError."""
         limit = threading.Timer(limit_s, self._kill)
         with tempfile.TemporaryFile() as told:
 
@@ -238,4 +240,7 @@ def _received_byte(connection: socket.socket) -> bytes:
 
 
 if __name__ == "__main__":
-    {"serve": serve, "dial": dial}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "serve":
+        serve(*sys.argv[2:])
+    else:
+        dial(*sys.argv[2:])

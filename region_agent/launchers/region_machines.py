@@ -66,9 +66,7 @@ class RegionMachines:
         if self._fabric is None or len(up) < 2:
             return replace(here, machines=up)
         figures = self._fabric
-        return replace(
-            here, machines=up, fabric_bytes_per_s=figures.bytes_per_s, fabric_latency_s=figures.latency_s
-        )
+        return replace(here, machines=up, fabric_bytes_per_s=figures.bytes_per_s, fabric_latency_s=figures.latency_s)
 
     def measure_fabric(self) -> bool:
         """Measure the network to nodes that have come, and return whether a figure has changed. It takes a minute at

@@ -129,7 +129,7 @@ def test_a_plans_fleet_has_the_network_that_was_measured_between_the_machines_of
     known = replace(inventory(machine(), machine("h2")), fabric_bytes_per_s=3e9, fabric_latency_s=1e-4)
     hello = replace(STATE.regions["a"].hello, inventory=known)
     state = replace(STATE, regions={**STATE.regions, "a": replace(STATE.regions["a"], hello=hello)})
-    seen = []
+    seen: list[tuple[str, float, float]] = []
 
     def ask(fleet: Fleet, devices: Mapping[str, DeviceCount], wanted: JobRequest) -> PlanOutcome:
         seen.extend((each.name, each.fabric_bytes_per_s, each.fabric_latency_s) for each in fleet.regions)

@@ -14,6 +14,7 @@ from datetime import timedelta
 import psutil
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from periplus.process.measuring import result_lines
 from trainer.distributed.all_reduce import LIMIT_S, group_times
@@ -26,7 +27,7 @@ def main(rank: int, size: int, host: str, port: int) -> None:
     """Take part in the all-reduce. The result of rank 0 is the bytes that each rank sends in a second, in a ring."""
     limit = timedelta(seconds=LIMIT_S)
     with result_lines() as say:
-        store = dist.TCPStore(host, port, size, is_master=rank == 0, timeout=limit, wait_for_workers=False)
+        store = TCPStore(host, port, size, is_master=rank == 0, timeout=limit, wait_for_workers=False)
         if rank == 0:
             say("port", store.port)
         store.set(f"has_gpu:{rank}", str(torch.cuda.is_available()))
