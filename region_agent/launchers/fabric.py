@@ -63,7 +63,11 @@ class NodeConnection:
 
 
 class RegionFabric:
-    """What was measured between the nodes of a cluster. `listen` is the HOST:PORT at which the agent listens."""
+    """What was measured between the nodes of a cluster. `listen` is the HOST:PORT at which the agent listens.
+
+    `bytes_per_s` is the rate of one device to another node, and `latency_s` half of the longest round trip; 0 if they
+    are not known. Any thread may read them.
+    """
 
     def __init__(self, cluster: Cluster, listen: str) -> None:
         self._cluster = cluster
@@ -74,16 +78,7 @@ class RegionFabric:
         self._all_reduce_bytes_per_s = 0.0
         self._running: list[subprocess.Popen[bytes]] = []
         self._is_stopped = False
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Rate of one device to another node: of the all-reduce, or the slowest connection's. 0 if neither is known."""
-        return self._all_reduce_bytes_per_s or min((each.bytes_per_s for each in self._known()), default=0.0)
-
-    @property
-    def latency_s(self) -> float:
-        """Half of the longest round trip; 0 if none is known."""
-        return max((each.round_trip_s for each in self._known()), default=0.0) / 2
+        self.bytes_per_s = self.latency_s = 0.0
 
     def measure(self, nodes: Sequence[str]) -> bool:
         """Forget nodes that are gone, measure new ones, and return whether a figure has changed.
@@ -102,21 +97,23 @@ class RegionFabric:
         for node in new:
             left_s = min(PAIR_S, end_s - clock.monotonic_s())
             self._streams[node] = self._stream(node, left_s) if left_s > 0 else None
-        if new and (known := self._known()):
+        known = [each for each in self._streams.values() if each is not None]
+        slowest = min((each.bytes_per_s for each in known), default=0.0)
+        if new and known:
             ranks = [node for node in others if node not in self._failed]
             self._all_reduce_bytes_per_s = self._all_reduce(ranks, known[-1].address)
-            numbers = {"bytes_per_s": round(self.bytes_per_s), "latency_s": self.latency_s}
-            slowest = min(each.bytes_per_s for each in known)
-            event(log, logging.INFO, "fabric_measured", nodes=len(ranks) + 1, stream_bytes_per_s=slowest, **numbers)
+        # The all-reduce comes first, since it is what trainers do: one TCP connection says little of NCCL.
+        self.bytes_per_s = self._all_reduce_bytes_per_s or slowest
+        self.latency_s = max((each.round_trip_s for each in known), default=0.0) / 2
+        if new and known:
+            rates = {"bytes_per_s": round(self.bytes_per_s), "stream_bytes_per_s": round(slowest)}
+            event(log, logging.INFO, "fabric_measured", nodes=len(others) + 1, latency_s=self.latency_s, **rates)
         return before != (self.bytes_per_s, self.latency_s)
 
     def stop(self) -> None:
         """End what is measured now, for an agent that stops."""
         self._is_stopped = True
         self._kill()
-
-    def _known(self) -> list[NodeConnection]:
-        return [each for each in self._streams.values() if each is not None]
 
     def _stream(self, node: str, limit_s: float) -> NodeConnection | None:
         secret = secrets.token_hex(16)
