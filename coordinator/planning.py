@@ -27,7 +27,7 @@ from planner.files.hub_checkpoint import sent_architecture, visible_architecture
 from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.plan_of_placement import without_question
 from planner.problem.architecture import Architecture
-from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
+from planner.problem.fleet import FABRIC_LATENCY_S, ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.problem.hardware import GpuType
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,8 @@ def fleet_of(
             Region(
                 name=name,
                 machines=tuple(_accelerators(state, name, avoided, types)),
-                fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
+                fabric_bytes_per_s=inventory.fabric_bytes_per_s or ONE_HOST_BYTES_PER_S,
+                fabric_latency_s=inventory.fabric_latency_s or FABRIC_LATENCY_S,
                 num_cores=inventory.num_cores,
                 memory_bytes=free_memory(state, name),
                 engines=tuple(each for each in inventory.engines if (name, each) not in refused_engines),

@@ -73,7 +73,7 @@ from region_agent.gateway.upstream import Upstream
 from region_agent.gateway_server import bound, revoke
 from region_agent.launchers.cluster import cluster_of
 from region_agent.launchers.local import Supervisor, WorkerSettings
-from region_agent.launchers.region_machines import RegionMachines, has_problems, news_of
+from region_agent.launchers.region_machines import RegionMachines, has_other_figures, has_problems, news_of
 from region_agent.owner.region_owner import RegionOwner
 from region_agent.profiling import Profiler
 from region_agent.relay.paths import RelayedPaths
@@ -274,6 +274,7 @@ class Agent:
                 # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 looking.cancel()
+                self._machines.stop_measuring()
                 profiling.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
@@ -495,6 +496,8 @@ class Agent:
         """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
         while True:
             self._renew_identities()
+            if await asyncio.to_thread(self._machines.measure_fabric):
+                await self._look_at_devices()
             await self._look_at_devices(has_news=await self._owner.changed(DEVICES_S))
 
     async def _look_at_devices(self, *, has_news: bool = False, asks: bool = True) -> None:
@@ -508,7 +511,7 @@ class Agent:
         if news:
             event(log, logging.WARNING, "devices_changed", **news)
         # While a device fails, each look says for how long it has.
-        if has_news or news or has_problems(offered) or offered.relays != self._inventory.relays:
+        if has_news or news or has_problems(offered) or has_other_figures(self._inventory, offered):
             self._inventory = replace(offered, profiles=self._profiler.profiles)
             self._supervisor.machines = offered.machines
             self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))

@@ -283,6 +283,8 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
     match Output(output):
         case Output.TABLE:
             say(listing.render(listing.REGIONS, [tree], Output.WIDE, clock.unix_s()))
+            if fabric := listing.describe_fabric(tree):
+                say(fabric)
             say()
             _print_listing(listing.TASKS, tree["tasks"], output)
             if tree["profiles"]:

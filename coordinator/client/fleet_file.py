@@ -10,7 +10,7 @@ from periplus.pb.v1 import control_pb2
 from periplus.values.machine import DeviceFamily
 from planner.devices.catalogue import gpu_name, gpu_types, is_whole, type_of
 from planner.files.fleet_file import to_tree
-from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
+from planner.problem.fleet import FABRIC_LATENCY_S, ONE_HOST_BYTES_PER_S, Fleet, Link, Machines, Region
 from planner.problem.hardware import GpuType
 
 
@@ -25,7 +25,8 @@ def fleet_tree(fleet: control_pb2.Fleet, now_s: float) -> tuple[Tree, list[str]]
         Region(
             name=each.name,
             machines=tuple(_machines(each.name, each.inventory, types, left_out)),
-            fabric_bytes_per_s=ONE_HOST_BYTES_PER_S,
+            fabric_bytes_per_s=each.inventory.fabric_bytes_per_s or ONE_HOST_BYTES_PER_S,
+            fabric_latency_s=each.inventory.fabric_latency_s or FABRIC_LATENCY_S,
             num_cores=inventory_from_pb(each.inventory).num_cores,
             memory_bytes=inventory_from_pb(each.inventory).memory_bytes,
         )

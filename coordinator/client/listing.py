@@ -153,6 +153,8 @@ def region_tree(region: control_pb2.Region) -> Tree:
         "gateway_address": region.gateway_address,
         "relay": region.relay,
         "relays": inventory.relays,
+        "fabric_bytes_per_s": inventory.fabric_bytes_per_s or None,
+        "fabric_latency_s": inventory.fabric_latency_s or None,
         "num_cores": inventory.num_cores,
         "memory_bytes": inventory.memory_bytes,
         "machines": [_machine_tree(each) for each in inventory.machines],
@@ -173,6 +175,14 @@ def region_tree(region: control_pb2.Region) -> Tree:
             for task in region.tasks
         ],
     }
+
+
+def describe_fabric(tree: Tree) -> str:
+    """Return a line about the network between the machines of a region's tree; empty if nothing was measured."""
+    if tree["fabric_bytes_per_s"] is None:
+        return ""
+    latency_ms = (tree["fabric_latency_s"] or 0.0) * 1e3
+    return f"fabric  {units.size(tree['fabric_bytes_per_s'])}/s, {latency_ms:.2g} ms between its machines"
 
 
 def profile_summary(profile: Profile) -> Tree:

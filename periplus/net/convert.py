@@ -6,6 +6,7 @@ UnknownCodec, and never another exception. Conversions to protobuf do not raise.
 """
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
@@ -87,6 +88,8 @@ def inventory_to_pb(inventory: Inventory) -> control_pb2.Inventory:
         replica_store=inventory.replica_store,
         profiles=[each.to_json() for each in inventory.profiles],
         relays=inventory.relays,
+        fabric_bytes_per_s=inventory.fabric_bytes_per_s,
+        fabric_latency_s=inventory.fabric_latency_s,
     )
 
 
@@ -111,7 +114,14 @@ def inventory_from_pb(message: control_pb2.Inventory) -> Inventory:
         replica_store=message.replica_store,
         profiles=tuple(_profiles_from_pb(message.profiles)),
         relays=message.relays,
+        fabric_bytes_per_s=_known(message.fabric_bytes_per_s),
+        fabric_latency_s=_known(message.fabric_latency_s),
     )
+
+
+def _known(figure: float) -> float:
+    """Return a figure that plans can count with, else 0, which says that it is not known."""
+    return figure if math.isfinite(figure) and figure > 0 else 0.0
 
 
 def _profiles_from_pb(texts: Iterable[str]) -> Iterator[Profile]:

@@ -93,7 +93,8 @@ class Inventory:
 
     `replica_store` is the URL at which jobs may keep replicas of their checkpoints in this region, or empty.
     `profiles` were measured on the agent's own machine. `relays` says whether its gateway passes bytes on to regions
-    whose gateways cannot be dialled.
+    whose gateways cannot be dialled. `fabric_bytes_per_s` is what a device can send to another machine of the region,
+    and `fabric_latency_s` half of a round trip between two machines; 0 with one machine, and if they are not known.
     """
 
     machines: tuple[Machine, ...]
@@ -101,6 +102,8 @@ class Inventory:
     replica_store: str = ""
     profiles: tuple[Profile, ...] = ()
     relays: bool = False
+    fabric_bytes_per_s: float = 0.0
+    fabric_latency_s: float = 0.0
 
     @property
     def own(self) -> Machine:

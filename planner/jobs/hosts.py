@@ -128,7 +128,9 @@ def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) ->
             prices = [each.usd_per_gpu_hour for each in region.machines]
             price = prices[0] if len(prices) == 1 else None
             machines = (Machines(gpu=gpu.name, gpus_per_machine=num, num_machines=1, usd_per_gpu_hour=price),)
-        regions.append(replace(region, machines=machines, fabric_bytes_per_s=ONE_HOST_BYTES_PER_S))
+        has_fabric = sum(each.num_machines for each in machines) > 1
+        rate = region.fabric_bytes_per_s if has_fabric else ONE_HOST_BYTES_PER_S
+        regions.append(replace(region, machines=machines, fabric_bytes_per_s=rate))
     return Fleet(regions=tuple(regions), links=fleet.links, gpu_types=dict(sorted(types.items())))
 
 

@@ -28,6 +28,9 @@ ONE_HOST_BYTES_PER_S = 1.25e9
 """Fabric rate, in bytes per second (10 Gbit/s), of a region that consists of one host or one machine. Nobody measures
 such a fabric, and it limits nothing there. Chosen by hand."""
 
+FABRIC_LATENCY_S = 20e-6
+"""One-way latency in seconds that is assumed between machines of one region. Chosen by hand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machines:
@@ -69,7 +72,7 @@ class Region:
     fabric_bytes_per_s: DeviceBytesPerS = ONE_HOST_BYTES_PER_S
     """Rate of one device, in one direction, to other machines of the region. A file must give it if the region has more
     than one machine; otherwise it limits nothing."""
-    fabric_latency_s: LatencyS = 20e-6
+    fabric_latency_s: LatencyS = FABRIC_LATENCY_S
     """One-way latency between two machines of the region."""
     cross_fabric_bytes_per_s: DeviceBytesPerS | None = None
     """Rate of one device to machines of another `fabric`. null if it is the same as within one fabric."""

@@ -18,6 +18,7 @@ from region_agent.control.declared_devices import declared
 from region_agent.control.engines import InstalledEngine, installed
 from region_agent.control.inventory import inventory
 from region_agent.launchers.cluster import Cluster
+from region_agent.launchers.fabric import RegionFabric
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class RegionMachines:
         self._config, self._engines, self._accelerators, self.cluster = config, engines, accelerators, cluster
         self._known: dict[str, Machine] = {}
         self._doubted: set[str] = set()
+        self._nodes: tuple[str, ...] = ()
+        self._fabric = RegionFabric(cluster, config.listen) if cluster else None
 
     def doubt(self, node: str) -> None:
         """Ask a node anew at the next look, since a task has failed there."""
@@ -68,7 +71,21 @@ class RegionMachines:
             up = tuple(self._known[node] for node in nodes if node in self._known)
         if not up:
             raise Unreachable(f"no node of the cluster offers anything ({', '.join(nodes) or 'none is up'})")
-        return replace(here, machines=up)
+        self._nodes = tuple(each.name for each in up)
+        if self._fabric is None or len(up) < 2:
+            return replace(here, machines=up)
+        figures = self._fabric
+        return replace(here, machines=up, fabric_bytes_per_s=figures.bytes_per_s, fabric_latency_s=figures.latency_s)
+
+    def measure_fabric(self) -> bool:
+        """Measure the network to nodes that have come, and return whether a figure has changed. It takes a minute at
+        most: call it in a thread."""
+        return self._fabric is not None and self._fabric.measure(self._nodes)
+
+    def stop_measuring(self) -> None:
+        """End the measurement that runs, for an agent that stops."""
+        if self._fabric is not None:
+            self._fabric.stop()
 
     def _ask(self, cluster: Cluster, node: str) -> None:
         self._doubted.discard(node)
@@ -92,6 +109,15 @@ def news_of(before: Inventory, now: Inventory) -> dict[str, str]:
 def has_problems(now: Inventory) -> bool:
     """Return whether a device does not work."""
     return any(problem for _, problem in _devices(now))
+
+
+def has_other_figures(before: Inventory, now: Inventory) -> bool:
+    """Return whether what the coordinator is told besides machines has changed."""
+    return (before.relays, before.fabric_bytes_per_s, before.fabric_latency_s) != (
+        now.relays,
+        now.fabric_bytes_per_s,
+        now.fabric_latency_s,
+    )
 
 
 def _devices(offered: Inventory) -> list[tuple[str, str]]:

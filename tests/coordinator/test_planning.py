@@ -21,7 +21,7 @@ from periplus.values.machine import DeviceCount
 from planner.answer.outcome import BudgetExhausted, Found, Infeasible, RefutedBound
 from planner.plan import Plan, PlanOutcome
 from planner.plan_of_placement import without_question
-from planner.problem.fleet import Fleet
+from planner.problem.fleet import FABRIC_LATENCY_S, ONE_HOST_BYTES_PER_S, Fleet
 from tests.support.coordinator.machine_run import free, infeasible
 from tests.support.coordinator.machines import inventory, machine
 from tests.support.planner.gpu_plan import gpu_plan
@@ -123,3 +123,17 @@ def test_a_bound_that_a_placement_refutes_is_logged_with_its_method(caplog: pyte
     (record,) = [each for each in caplog.records if each.message == "bound_refuted"]
     assert record.levelname == "WARNING"
     assert vars(record)["fields"] == {"job": "j", "method": "exact", "bound": 9.0, "value": 7.0}
+
+
+def test_a_plans_fleet_has_the_network_that_was_measured_between_the_machines_of_a_region() -> None:
+    known = replace(inventory(machine(), machine("h2")), fabric_bytes_per_s=3e9, fabric_latency_s=1e-4)
+    hello = replace(STATE.regions["a"].hello, inventory=known)
+    state = replace(STATE, regions={**STATE.regions, "a": replace(STATE.regions["a"], hello=hello)})
+    seen: list[tuple[str, float, float]] = []
+
+    def ask(fleet: Fleet, devices: Mapping[str, DeviceCount], wanted: JobRequest) -> PlanOutcome:
+        seen.extend((each.name, each.fabric_bytes_per_s, each.fabric_latency_s) for each in fleet.regions)
+        return Found(best=PLAN)
+
+    planned(state, RunPlanner("j", free("a", "b")), ask)
+    assert seen == [("a", 3e9, 1e-4), ("b", ONE_HOST_BYTES_PER_S, FABRIC_LATENCY_S)]

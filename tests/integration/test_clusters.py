@@ -95,7 +95,9 @@ async def until_version(remote: Coordinator, job_id: str, version: int) -> contr
     return job
 
 
-def test_nodes_say_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_say_what_they_have_and_how_fast_they_reach_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ray_nodes(tmp_path) as nodes:
         for name, text in (nodes.variables | {"RAY_ADDRESS": nodes.address}).items():
             monkeypatch.setenv(name, text)
@@ -106,5 +108,9 @@ def test_nodes_say_what_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 (offered,) = (await remote.fleet()).regions
                 assert [each.name for each in offered.inventory.machines] == ["n0", "n1"]
                 assert all(each.engines and each.devices for each in offered.inventory.machines)
+                while not offered.inventory.fabric_bytes_per_s:
+                    await asyncio.sleep(0.5)
+                    (offered,) = (await remote.fleet()).regions
+                assert 0 < offered.inventory.fabric_latency_s < 0.1
 
         asyncio.run(scene())

@@ -13,4 +13,5 @@ divided by FSDP2. Nothing here knows of leases, versions that readers hold, or t
     failures              what a rank says of the error that ends it
     collectives           gathers arrays on rank 0, and broadcasts small values, through host memory
     profile, all_reduce   the measuring process: what a model's work takes with one rank, and an all-reduce of two
+    node_all_reduce       a measuring process: one rank of an all-reduce over the nodes of a cluster
 """

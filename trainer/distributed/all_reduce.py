@@ -59,10 +59,15 @@ def _times(rank: int, folder: Path, num_elements: int) -> tuple[float, float]:
     store = FileStore(str(folder / "ranks"), 2)
     dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=LIMIT_S))
     try:
-        few, many = (torch.zeros(size, dtype=torch.float32, device=device) for size in (FEW_ELEMENTS, num_elements))
-        return _median_s(lambda: _summed(few), FEW_REPETITIONS), _median_s(lambda: _summed(many), REPETITIONS)
+        return group_times(device, num_elements)
     finally:
         dist.destroy_process_group()
+
+
+def group_times(device: torch.device, num_elements: int) -> tuple[float, float]:
+    """Return the seconds of an all-reduce of FEW_ELEMENTS and of `num_elements` float32 values in the default group."""
+    few, many = (torch.zeros(size, dtype=torch.float32, device=device) for size in (FEW_ELEMENTS, num_elements))
+    return _median_s(lambda: _summed(few), FEW_REPETITIONS), _median_s(lambda: _summed(many), REPETITIONS)
 
 
 def _summed(tensor: torch.Tensor) -> None:

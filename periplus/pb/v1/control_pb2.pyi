@@ -376,12 +376,18 @@ class Inventory(_message.Message):
     REPLICA_STORE_FIELD_NUMBER: _builtins.int
     PROFILES_FIELD_NUMBER: _builtins.int
     RELAYS_FIELD_NUMBER: _builtins.int
+    FABRIC_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    FABRIC_LATENCY_S_FIELD_NUMBER: _builtins.int
     allows_own_code: _builtins.bool
     """jobs may run reward functions of their users' own here"""
     replica_store: _builtins.str
     """URL at which jobs may keep replicas of their checkpoints here; empty without one"""
     relays: _builtins.bool
     """its gateway passes bytes on to regions whose gateways cannot be dialled"""
+    fabric_bytes_per_s: _builtins.float
+    """what a device can send to another machine of the region; 0 if it is not known"""
+    fabric_latency_s: _builtins.float
+    """half of a round trip between two machines of the region; 0 if it is not known"""
     @_builtins.property
     def machines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Machine]:
         """the agent's own first"""
@@ -398,10 +404,12 @@ class Inventory(_message.Message):
         replica_store: _builtins.str = ...,
         profiles: _abc.Iterable[_builtins.str] | None = ...,
         relays: _builtins.bool = ...,
+        fabric_bytes_per_s: _builtins.float = ...,
+        fabric_latency_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "machines", b"machines", "profiles", b"profiles", "relays", b"relays", "replica_store", b"replica_store"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allows_own_code", b"allows_own_code", "fabric_bytes_per_s", b"fabric_bytes_per_s", "fabric_latency_s", b"fabric_latency_s", "machines", b"machines", "profiles", b"profiles", "relays", b"relays", "replica_store", b"replica_store"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from periplus.pb.v1 import control_pb2
 from periplus.values.machine import Device, DeviceFamily
 from planner.devices.catalogue import gpu_types
 from planner.files.fleet_file import fleet_of
+from planner.problem.fleet import FABRIC_LATENCY_S, ONE_HOST_BYTES_PER_S
 from tests.support.coordinator.machines import inventory, machine
 
 H100, MIB = "NVIDIA H100 80GB HBM3", 1 << 20
@@ -67,3 +68,13 @@ def test_the_planner_reads_what_is_exported() -> None:
     assert "not what H100-SXM has" in left_out[0]
     assert "'Abacus 9' is no known accelerator" in left_out[1]
     assert left_out[2] == "eu: device 10 of h: it is lost"
+
+
+def test_the_network_between_the_machines_of_a_region_is_exported() -> None:
+    found = region("eu", *cards(H100, 81559 * MIB, 8))
+    found.inventory.machines.append(found.inventory.machines[0])
+    found.inventory.fabric_bytes_per_s, found.inventory.fabric_latency_s = 3e9, 1e-4
+    tree, _ = fleet_tree(control_pb2.Fleet(regions=[found, region("us")]), now_s=0.0)
+    eu, us = fleet_of(tree, "export").regions
+    assert (eu.fabric_bytes_per_s, eu.fabric_latency_s) == (3e9, 1e-4)
+    assert (us.fabric_bytes_per_s, us.fabric_latency_s) == (ONE_HOST_BYTES_PER_S, FABRIC_LATENCY_S)

@@ -9,6 +9,7 @@ from coordinator.client.listing import (
     LINKS,
     REGIONS,
     Output,
+    describe_fabric,
     describe_files,
     describe_job,
     job_details,
@@ -213,3 +214,12 @@ def test_a_job_shows_what_was_predicted_of_its_steps_beside_what_was_measured() 
         "speed, than the plan counts with",
     ]
     assert job_details(job)["terms"][1]["difference"] == 0.5
+
+
+def test_a_region_says_how_fast_its_machines_reach_each_other() -> None:
+    offered = inventory(machine(), machine("h2"))
+    assert describe_fabric(region_tree(control_pb2.Region(inventory=inventory_to_pb(offered)))) == ""
+    known = replace(offered, fabric_bytes_per_s=1.2e9, fabric_latency_s=3e-4)
+    tree = region_tree(control_pb2.Region(inventory=inventory_to_pb(known)))
+    assert (tree["fabric_bytes_per_s"], tree["fabric_latency_s"]) == (1.2e9, 3e-4)
+    assert describe_fabric(tree) == "fabric  1.20 GB/s, 0.3 ms between its machines"

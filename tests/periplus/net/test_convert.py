@@ -228,3 +228,14 @@ def test_a_profile_that_this_version_cannot_read_costs_no_region() -> None:
     newer = readable.to_json().replace('"model"', '"of_a_later_version":1,"model"')
     message.profiles.extend([newer, "no JSON"])
     assert inventory_from_pb(message) == offered
+
+
+def test_a_network_inside_a_region_is_told_and_is_unknown_to_agents_of_before() -> None:
+    offered = Inventory(machines=(Machine(name="a", num_cores=1, memory_bytes=1, devices=()),))
+    known = replace(offered, fabric_bytes_per_s=1e9, fabric_latency_s=1e-4)
+    assert inventory_from_pb(inventory_to_pb(known)) == known
+    message = control_pb2.Inventory(machines=inventory_to_pb(offered).machines)
+    assert inventory_from_pb(message) == offered
+    for wrong in (float("nan"), float("inf"), -1.0):
+        message.fabric_bytes_per_s = message.fabric_latency_s = wrong
+        assert inventory_from_pb(message) == offered

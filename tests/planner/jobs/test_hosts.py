@@ -10,7 +10,7 @@ from planner.jobs.hosts import problems, without_trainer
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
 from planner.problem.device_classes import classes_of
-from planner.problem.fleet import Fleet, Machines
+from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Machines
 from planner.problem.goal import Problem
 from planner.problem.workload import Task
 from planner.solve import Thinking, plan_job
@@ -129,3 +129,13 @@ def test_the_questions_of_one_job_are_equal_without_the_trainer() -> None:
     more = asked(fleet, replace(NEEDS, workers_per_region=NEEDS.least_workers + 1))["a"]
     for other in (asked(slower)["a"], asked(fewer)["a"], more):
         assert without_trainer(other, "a").fleet != bare["a"].fleet
+
+
+def test_a_region_keeps_its_fabric_if_it_has_several_machines() -> None:
+    """One host has none: processes on cores are planned on one machine, and so are those that share accelerators."""
+    several = cards(("L4", 8), ("H100-SXM", 8))
+    for fleet, a_bytes_per_s in ((cards(("L4", 8)), ONE_HOST_BYTES_PER_S), (several, 1e9), (ABC, ONE_HOST_BYTES_PER_S)):
+        needs = replace(NEEDS, workers_per_region=None)
+        rates = {region.name: region.fabric_bytes_per_s for region in asked(fleet, needs)["a"].fleet.regions}
+        assert rates["a"] == a_bytes_per_s
+        assert rates["b"] == ONE_HOST_BYTES_PER_S
