@@ -7,7 +7,7 @@ running.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from coordinator.events import PlanFinished, PlannerFailed, RunPlanner
@@ -106,7 +106,7 @@ def planned(state: State, order: RunPlanner, ask: Ask) -> PlanFinished:
 
 
 def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infeasible | PlannerFailed:
-    """Return the processes that a running job gets in new regions, none if a plan of all its regions uses none of them.
+    """Return the processes that a running job gets in these regions, none if a plan of all its regions has no more.
 
     The plan of the answer is that of the job with these processes; its predictions are those of the start.
     """
@@ -131,13 +131,28 @@ def _growth(state: State, order: RunPlanner, ask: Ask) -> PlacedProcesses | Infe
     if not isinstance(placed := placement(outcome), PlacedProcesses):
         return placed
     most = (wanted.regions.max or len(regions)) - len(job.placement.regions)
-    used = sorted(order.new_regions & placed.regions)[: max(0, most)]
+    entered = sorted((order.new_regions & placed.regions) - job.placement.regions)[: max(0, most)]
+    used = {*entered, *(order.new_regions & job.placement.regions)}
     plan, found = Plan.from_json(job.placement.plan_json), Plan.from_json(placed.plan_json)
-    more = tuple(each for each in found.assignments if each.region in used)
+    running = Counter(process.region for process in workers if not process.by_turns)
+    more = tuple(_further(found, used, running))
     return PlacedProcesses(
-        processes=tuple(process for process in placed.processes if process.region in used),
+        processes=tuple(_process(each) for each in more for _ in range(each.num_workers)),
         plan_json=replace(plan, assignments=plan.assignments + more).to_json(),
     )
+
+
+def _further(found: Plan, regions: Collection[str], running: Mapping[str, int]) -> Iterator[Assignment]:
+    """Yield a plan's rollout workers with devices of their own in these regions, without as many as run there."""
+    left = Counter(running)
+    for each in found.assignments:
+        if each.task is not TaskKind.ROLLOUT or each.by_turns or each.region not in regions:
+            continue
+        number = max(0, each.num_workers - left[each.region])
+        left[each.region] -= each.num_workers - number
+        if number:
+            usd = None if each.usd_per_hour is None else each.usd_per_hour * number / each.num_workers
+            yield replace(each, num_workers=number, usd_per_hour=usd)
 
 
 def fleet_of(

@@ -1,7 +1,8 @@
-"""Running jobs that get rollout workers in regions that were not there, or not free, when they were planned.
+"""Running jobs that get rollout workers on devices that were not there, or not free, when they were planned.
 
-A job grows while no other job waits for regions. The planner decides whether a new region helps, by the rules of the
-job; what already runs stays as it is. A region that did not help is not asked about again until more of it is free.
+These are of new regions, or of machines that came to a region of the job. A job grows while no other job waits for
+regions. The planner decides whether it helps, by the rules of the job; what already runs stays as it is. A region that
+did not help is not asked about again until more of it is free.
 """
 
 from dataclasses import replace
@@ -24,7 +25,7 @@ def without_job(state: State, job_id: str) -> State:
 
 
 def order_growth(draft: Draft) -> None:
-    """Let the planner see whether new regions help one of the jobs that run."""
+    """Let the planner see whether more devices help one of the jobs that run."""
     state = draft.state
     jobs = live_jobs(state)
     if state.planning is not None or any(job.state is JobState.PENDING for job in jobs):
@@ -37,11 +38,13 @@ def order_growth(draft: Draft) -> None:
             continue
         home, others = placed.trainer_region, open_regions - placed.regions
         linked = {name for name in others if (home, name) in state.links and (name, home) in state.links}
-        if home not in open_regions or not any(job.request.may_use_link(home, name) for name in linked):
+        linked = {name for name in linked if job.request.may_use_link(home, name)}
+        if home not in open_regions:
             continue
         free = device_counts(without_job(state, job.job_id))
         none = DeviceCount(0, 0)
-        new = frozenset(name for name in linked & free.keys() if free[name].free > job.planned_on.get(name, none).free)
+        able = (linked | placed.regions) & free.keys()
+        new = frozenset(name for name in able if free[name].free > job.planned_on.get(name, none).free)
         if new:
             known = {name: count for name, count in free.items() if name in placed.regions | new}
             draft.state = replace(state, planning=job.job_id)
@@ -54,8 +57,6 @@ def grow(draft: Draft, event: PlanFinished) -> None:
     state = draft.state
     job = state.jobs.get(event.job_id)
     if job is None or job.state is not JobState.RUNNING or job.cancelling or job.placement is None:
-        return
-    if event.new_regions & job.placement.regions:
         return
     asked, found = {name: event.free[name] for name in event.new_regions}, event.outcome
     text, why = "", "the planner finds that it would not help"
@@ -77,7 +78,9 @@ def grow(draft: Draft, event: PlanFinished) -> None:
         elif overfull := overfull_order(state, job, grown):
             why = overfull
         else:
-            tasks = placed_tasks(job.job_id, found, devices)
+            # Their ids go on after those of the workers that run.
+            ids = [task_id for task_id in grown.tasks(job.job_id) if task_id not in job.tasks]
+            tasks = dict(zip(ids, placed_tasks(job.job_id, found, devices).values(), strict=True))
             job = replace(job, placement=grown, tasks={**job.tasks, **tasks})
             text = f"{len(tasks)} more workers, in {', '.join(sorted(found.regions))}"
     text = text or f"no worker in {', '.join(sorted(asked))}: {why}"

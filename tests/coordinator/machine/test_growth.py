@@ -10,6 +10,7 @@ import pytest
 from coordinator.demo.job import example_file
 from coordinator.events import (
     FleetEvent,
+    InventoryChanged,
     JobCancelled,
     JobSubmitted,
     PlanFinished,
@@ -28,6 +29,7 @@ from planner.answer.outcome import Found, Infeasible
 from planner.plan import Assignment, Plan, PlanOutcome, TaskKind
 from planner.problem.fleet import Fleet
 from tests.support.coordinator.machine_run import Run, infeasible, placed, request
+from tests.support.coordinator.machines import inventory, machine
 
 
 def running(**fields: Any) -> Run:
@@ -176,3 +178,33 @@ def test_the_planner_is_asked_for_the_whole_job_with_its_trainer_where_it_is(
     assert [each.region for each in merged.assignments] == ["eu", "eu", "us", *expected]
     run.do(answer)
     assert bool(run.desired("ap")) == bool(expected)
+
+
+def test_a_machine_that_comes_to_a_region_gets_workers_beside_those_that_run_there() -> None:
+    run = running(job_json=load_job(example_file(), ["regions.min=2"]).to_json())
+    job = run.job()
+    assert job.placement is not None
+    placement = replace(job.placement, plan_json=plan("eu", "us").to_json())
+    run.state = replace(run.state, jobs={"j": replace(job, placement=placement)})
+    own = run.state.regions["us"].hello.inventory.own
+    run.do(InventoryChanged(run.stamp("us"), inventory(own, machine("node-2", groups=2))))
+    order = asked(run)
+    assert order is not None
+    assert order.new_regions == {"us"}
+    more = replace(plan("eu", "us"), assignments=(*plan("eu").assignments, *plan("us", "us", "us").assignments[1:]))
+    answer = planned(run.state, order, lambda *_: Found(best=more))
+    run.do(answer)
+    assert {task: run.job().tasks[task].machine for task in run.desired("us")} == {
+        "j/rollout-us-0": own.name,
+        "j/rollout-us-1": "node-2",
+        "j/rollout-us-2": "node-2",
+    }
+    merged = Plan.from_json(run.job().plan_json)
+    assert [(each.region, each.num_workers) for each in merged.assignments] == [
+        ("eu", 1),
+        ("eu", 1),
+        ("us", 1),
+        ("us", 1),
+        ("us", 1),
+    ]
+    assert asked(run) is None
