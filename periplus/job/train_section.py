@@ -11,8 +11,7 @@ MAX_COUNT = 1_000_000_000
 """Largest value of counts that have no other bound. Chosen by hand: no run has more steps."""
 
 MAX_DEVICES = 64
-"""Largest number of devices of one trainer. They are in one machine, and the largest machines have 16 GPUs. Chosen by
-hand."""
+"""Largest number of devices of one trainer: eight machines with eight GPUs. Chosen by hand."""
 
 
 class OptimizerSection(Config):
@@ -101,9 +100,10 @@ class TrainSection(Config):
 
     devices: int = Field(default=1, ge=1, le=MAX_DEVICES)
     """Number of devices that share each training step. Each has a process, with its rows of the weights and of the
-    optimizer's state (FSDP2), and computes its share of the samples. With GPUs these are GPUs of the trainer's machine,
-    otherwise its processors. On accelerators a plan may give the trainer fewer, where the others are worth more as
-    generators. It changes results only by the rounding of sums."""
+    optimizer's state (FSDP2), and computes its share of the samples. With GPUs these are GPUs of its machines,
+    otherwise processors. They are on one machine of its region if one has enough that are free. On accelerators a plan
+    may give the trainer fewer, where the others are worth more as generators. It changes results only by the rounding
+    of sums."""
 
     micro_batch_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Largest number of tokens in one forward and backward pass, prompts and completions together. A longer sequence
