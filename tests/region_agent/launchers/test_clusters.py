@@ -8,24 +8,28 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from periplus.errors import RankLost
 from periplus.values.machine import Device, DeviceFamily
-from periplus.values.task import Role, TaskOutcome, TaskState
+from periplus.values.task import RankMachine, Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import AskToStop, Kill, LocalTask, Start
 from region_agent.launchers.cluster import Cluster
-from region_agent.launchers.local import Supervisor, WorkerSettings
+from region_agent.launchers.local import Supervisor, WorkerSettings, variables_of
 from region_agent.launchers.ray_cluster import RayCluster
 from region_agent.launchers.slurm_cluster import SlurmCluster
 from tests.region_agent.launchers.test_local import ROOT, WORKER, outcome, running_pid, settings_of, task, wait_for
 from tests.support.coordinator.machines import machine
 from tests.support.processes.clusters import RayNodes, ray_nodes, slurm_allocation
 from tests.support.processes.fake_engine import is_alive
+from tests.support.trainer.learning import make_job, sampled, tiny_model
+from tests.support.trainer.samples import CONSUMER
+from trainer.distributed.leader import Leader
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -189,6 +193,35 @@ def test_many_starts_and_stops_leave_nothing(place: Place, supervisor: Superviso
         start(f"j/rollout:{each}")
     # Other tests of this process may open and close something meanwhile. A leak would be one for each start.
     wait_for(lambda: all(now < was + number // 2 for now, was in zip(counts(), before, strict=True)))
+
+
+def test_a_trainer_has_a_rank_on_a_node_which_is_named_when_it_dies(place: Place) -> None:
+    words = place.cluster.words(place.node, variables_of(1, ())) if place.cluster else ("env",)
+    machines = (RankMachine(name="first", num_devices=1), RankMachine(name=place.node, num_devices=1, words=words))
+    leader = Leader(2, 1, machines, "127.0.0.1")
+    try:
+        leader.start()
+        leader.build(make_job(), tiny_model())
+        assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
+        (there,) = [each for each in psutil.process_iter() if is_follower(each)]
+        there.kill()
+        with pytest.raises(RankLost, match=rf"rank 1 of 2 on {place.node} .* is lost"):
+            train_for_ever(leader)
+    finally:
+        leader.close()
+
+
+def train_for_ever(leader: Leader) -> None:
+    while True:
+        leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2)
+
+
+def is_follower(process: psutil.Process) -> bool:
+    """Return whether a process is a rank of a trainer, and not what runs it on a node."""
+    with suppress(psutil.Error):
+        words = process.cmdline()
+        return words[1:3] == ["-m", "trainer.distributed.follower"]
+    return False
 
 
 def test_a_program_that_is_not_there_fails_by_name(
