@@ -1,4 +1,4 @@
-"""vLLM's worker with faults that a benchmark plants: the extension of its workers in `bench/planted_faults.py`.
+"""vLLM's worker with faults that a benchmark plants: the extension of its workers in `planted_faults.py`.
 
 They are faults of computing and drawing. Wrong weights need none of this: the engine is given another state.
 """

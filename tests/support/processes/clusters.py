@@ -1,4 +1,4 @@
-"""Small real clusters of this machine: Slurm with one node and an allocation of it, and Ray with two nodes."""
+"""Small real clusters of this machine: Slurm with one node and an allocation of it, and Ray with some nodes."""
 
 import os
 import shutil
@@ -161,15 +161,16 @@ class RayNodes:
 
 
 @contextmanager
-def ray_nodes(folder: Path) -> Iterator[RayNodes]:
-    """Run a Ray cluster of two nodes."""
+def ray_nodes(folder: Path, num_nodes: int = 2) -> Iterator[RayNodes]:
+    """Run a Ray cluster."""
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed (pip install 'periplus[ray]')")
     # A path of a Unix socket has at most 107 characters.
     short = Path(subprocess.check_output(["mktemp", "-d", "-t", "ray-XXXX"], text=True).strip())
     made = RayNodes(short)
     try:
-        made.add_node()
+        for _ in range(1, num_nodes):
+            made.add_node()
         yield made
     finally:
         made.stop()

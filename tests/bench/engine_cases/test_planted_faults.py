@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.planted_faults import FAULTS, measured
+from bench.engine_cases.planted_faults import FAULTS, measured
 
 
 @pytest.mark.parametrize(

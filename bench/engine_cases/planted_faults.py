@@ -4,8 +4,8 @@ A small model is trained on random rewards, so that its weights move as in a job
 the planted fault is in the engine alone. Every completion is checked (trainer/checks), so the counts are of
 tokens that were computed again; a job checks a share of its samples. Sound runs must raise no alarm.
 
-    python -m bench.planted_faults [--only NAME] [--lr 1e-5] [--dtype bfloat16] [--output FILE]
-    python -c "from bench.planted_faults import main; main()" --engine vllm    (as bench/engine_cases/engine_program.py)
+    python -m bench.engine_cases.planted_faults [--only NAME] [--lr 1e-5] [--dtype bfloat16] [--output FILE]
+    python -c "from bench.engine_cases.planted_faults import main; main()" --engine vllm    (as engine_program.py)
 
 The second command needs an environment that has vLLM and accelerate, and plants what can be planted there.
 """
