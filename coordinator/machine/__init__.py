@@ -6,6 +6,9 @@ reports         what agents report of tasks, records, keys and bytes
 desired         which tasks each region should run, as the placed jobs say
 jobs            what operators, the planner and the ends of trainers mean for a job
 reservations    which devices and how much memory are held by which jobs
+shares          which free devices of which machine each process of a placement gets
+moves           other devices for tasks whose machine or devices are gone
+growth          more workers for running jobs, where devices have come or come free
 links           which links are probed when, and which a job waits for
 relays          by way of which region one is reached that cannot be dialled
 certificates    which trainer gets a certificate
