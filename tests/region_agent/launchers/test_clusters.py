@@ -203,7 +203,9 @@ def test_a_trainer_has_a_rank_on_a_node_which_is_named_when_it_dies(place: Place
         leader.start()
         leader.build(make_job(), tiny_model())
         assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
-        (there,) = [each for each in psutil.process_iter() if is_follower(each)]
+        assert leader._followers is not None
+        dialled = "{}:{}".format(*leader._followers._listener.address)
+        (there,) = [each for each in psutil.process_iter() if is_follower(each, dialled)]
         there.kill()
         with pytest.raises(RankLost, match=rf"rank 1 of 2 on {place.node} .* is lost"):
             train_for_ever(leader)
@@ -216,11 +218,11 @@ def train_for_ever(leader: Leader) -> None:
         leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2)
 
 
-def is_follower(process: psutil.Process) -> bool:
-    """Return whether a process is a rank of a trainer, and not what runs it on a node."""
+def is_follower(process: psutil.Process, dialled: str) -> bool:
+    """Return whether a process is a rank that dials this address, and not what runs it on a node."""
     with suppress(psutil.Error):
         words = process.cmdline()
-        return words[1:3] == ["-m", "trainer.distributed.follower"]
+        return words[1:3] == ["-m", "trainer.distributed.follower"] and dialled in words
     return False
 
 
