@@ -96,8 +96,9 @@ def _held(name: str, node: dict[str, Any]) -> Any:
         group = get_placement_group(name)
     except ValueError:
         free = {kind: node["Resources"][kind] for kind in ("CPU", "GPU") if node["Resources"].get(kind)}
-        own = next(kind for kind in node["Resources"] if kind.startswith("node:") and "internal" not in kind)
-        group = placement_group([free | {own: 0.001}], lifetime="detached", name=name)
+        # By its id, since several nodes may have one address.
+        here = {"ray.io/node-id": node["NodeID"]}
+        group = placement_group([free], lifetime="detached", name=name, bundle_label_selector=[here])
     if group.wait(GROUP_S):
         return group
     remove_placement_group(group)

@@ -42,7 +42,7 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
                 assert all(each.has_launcher for each in offered.inventory.machines)
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 placed = await until_running(remote, job_id, DEADLINE_S)
-                assert {each.machine for each in placed.processes} == {names[0]}
+                assert {each.machine for each in placed.processes} == set(names)
                 while job_state(ended := await remote.job(job_id)) == "running":  # noqa: ASYNC110  # processes of others
                     await asyncio.sleep(0.2)
                 assert (job_state(ended), ended.reason) == ("succeeded", "")
@@ -63,10 +63,10 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
         region = DeclaredRegion(devices=CORES, others={"n1": CORES, third: CORES}, options=("--launcher", "ray"))
 
         async def scene() -> None:
-            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 await until_running(remote, job_id, DEADLINE_S)
-                placed = await until_version(remote, job_id, 3)
+                placed = await until_version(remote, job_id, 2)
                 assert places_of(placed) == ["n1:0,1", f"{third}:0"], placed
                 nodes.kill_node(third)
                 while places_of(placed := await remote.job(job_id)) != ["n1:0,1", "n0:1"]:
@@ -74,7 +74,7 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
                     await asyncio.sleep(0.2)
                 told = [each.text async for each in remote.events(job_id, "", follow=False)]
                 assert any(f"rank 2 of 3 on {third}" in text for text in told), told
-                await until_version(remote, job_id, placed.policy.version + 2)
+                await until_version(remote, job_id, placed.policy.version + 1)
                 await remote.cancel(job_id)
 
         asyncio.run(scene())

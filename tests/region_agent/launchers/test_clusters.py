@@ -244,6 +244,17 @@ def nodes(place: Place) -> RayNodes:
     return place.nodes
 
 
+def test_a_process_runs_on_the_node_that_is_named(place: Place, nodes: RayNodes, tmp_path: Path) -> None:
+    assert place.cluster is not None
+    for name in place.cluster.nodes():
+        there = Place(place.cluster, place.variables, nodes)
+        there.node = name
+        made = there.supervisor(tmp_path / name)
+        made.perform(Start(there.task("wait"), 0), 1.0)
+        assert not nodes.processes(name).isdisjoint(psutil.Process(running_pid(tmp_path / name)).parents())
+        asyncio.run(made.stop_all(0.0, time.monotonic))
+
+
 def test_a_node_that_joins_can_be_used_and_one_that_dies_is_noticed(
     place: Place, nodes: RayNodes, tmp_path: Path
 ) -> None:

@@ -129,6 +129,10 @@ class RayNodes:
         """Start another node, and return its name."""
         return self._start(f"--address={self.address}")
 
+    def processes(self, name: str) -> set[psutil.Process]:
+        """Return the daemons of a node."""
+        return set(self._nodes[name])
+
     def kill_node(self, name: str) -> None:
         """Kill the raylet of a node and all that it has started, as a machine dies."""
         for each in self._nodes.pop(name):
