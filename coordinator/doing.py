@@ -1,6 +1,6 @@
 """What a job does at this moment, in words for an operator."""
 
-from coordinator.machine.moves import waits_for_devices
+from coordinator.machine.moves import waits_for_devices, worker_waits
 from coordinator.state import Job, RegionMode, State, ready_regions, utc_time, waits_until_s
 from periplus.values.task import TaskState
 
@@ -27,6 +27,10 @@ def doing(state: State, job: Job, now_s: float) -> str:
     # What keeps a process from starting or made it fail for good, or keeps its gateway from taking its samples.
     told = [(name, it) for name, it in reports if it.is_unstarted or it.state in (TaskState.RUNNING, TaskState.FAILED)]
     others += dict.fromkeys(f"{name}: {it.message}" for name, it in told if it.message)
+    waiting = dict.fromkeys(status.region for status in job.tasks.values() if worker_waits(job, status))
+    others += [
+        f"a worker waits for other devices in {name}, until they come or the job is cancelled" for name in waiting
+    ]
     if trainer_region not in ready:
         seen = f"; it last said: {job.phase}" if job.phase else ""
         until_s = waits_until_s(state, job)

@@ -274,7 +274,7 @@ class Agent:
                 # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 looking.cancel()
-                self._machines.stop_measuring()
+                self._machines.stop()
                 profiling.cancel()
                 self._openings.cancel()
                 self._desired, self._stopping = {}, True
@@ -503,7 +503,7 @@ class Agent:
     async def _look_at_devices(self, *, has_news: bool = False, asks: bool = True) -> None:
         try:
             offered = await asyncio.to_thread(self._machines.read, clock.monotonic_s(), anew=has_news, asks=asks)
-        except PeriplusError as error:  # of a file of devices that was changed, or a cluster that is away
+        except PeriplusError as error:  # of a file of devices that was changed
             event(log, logging.WARNING, "devices_unknown", why=error)
             return
         offered = self._owner.offered(offered)

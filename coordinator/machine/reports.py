@@ -13,7 +13,7 @@ from coordinator.events import (
 from coordinator.machine.certificates import answer_to
 from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import advance, end, end_by_trainer
-from coordinator.machine.moves import move_lost
+from coordinator.machine.moves import move_lost, worker_waits
 from coordinator.machine.reservations import avoiding_task
 from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
 from periplus.values.record import Record, RecordKind
@@ -85,6 +85,9 @@ def _rollout_reported(draft: Draft, job_id: str, report: TaskReport, now_s: floa
     move_lost(draft, job)
     rollouts = [status for status in draft.state.jobs[job_id].tasks.values() if status.role is Role.ROLLOUT]
     # A failed worker was restarted by its agent as often as that may help. As long as one is left, the job goes on.
+    # So it does while one waits for other devices.
+    if any(worker_waits(job, status) for status in rollouts):
+        return
     if all(status.report is not None and status.report.state is TaskState.FAILED for status in rollouts):
         log_file = f"; its log is {report.files.log}" if report.files else ""
         advice = f"; {resume_advice(job)}" if job.files else ""

@@ -164,6 +164,7 @@ def _agent_event(draft: Draft, event: AgentEvent, now_s: float) -> None:
             draft.put_region(name, replace(region, hello=replace(region.hello, inventory=inventory)))
             for job in live_jobs(draft.state):
                 draft.put_job(forgiven(renamed(job, name, region.hello.inventory, inventory), name))
+                move_lost(draft, draft.state.jobs[job.job_id], has_news=True)
         case TaskReported(_, report):
             take_report(draft, name, report, now_s)
         case StepRecorded(_, job_id, record):

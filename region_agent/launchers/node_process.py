@@ -20,9 +20,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 
 ASK, END = b"a", b"e"
+
+STEP_END_S, LOOK_S = 20.0, 0.1
+"""Seconds in which a step whose srun was killed must end, and between two looks. Chosen by hand: Slurm waits 10 s by
+default until it kills."""
 
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_BASE = 128
@@ -47,6 +52,7 @@ def main() -> int:
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("words", nargs="+")
     options = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # an actor of Ray has some blocked
     if not options.step:  # whose parent is the agent, which another one may follow
         _die_with_parent(signal.SIGKILL)
     orphan = signal.SIGTERM if options.step else signal.SIGKILL
@@ -63,7 +69,11 @@ def main() -> int:
     else:
         _follow_orders(child)
     code = child.wait()
+    # A process of srun's own ends the step after srun was killed, so it has some time.
     with contextlib.suppress(ProcessLookupError):  # it has left nobody
+        for _ in range(round(STEP_END_S / LOOK_S) if options.step else 0):
+            os.killpg(child.pid, 0)
+            time.sleep(LOOK_S)
         os.killpg(child.pid, signal.SIGKILL)
     number = -code if code < 0 else code - _SIGNAL_BASE
     if number in set(signal.Signals):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,9 @@ START_S = 60.0
 
 RELEASE_S = 10.0
 """Seconds in which nodes are given back. Chosen by hand."""
+
+DIAL_S = 5.0
+"""Seconds in which the port of a cluster's head must take a connection. Chosen by hand."""
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Ray's own variable of the address of a cluster."""
@@ -32,6 +36,21 @@ def group_name(region: str, node: str) -> str:
     return f"periplus:{region}:{node}"
 
 
+def _check(address: str) -> None:
+    """Raises: ConfigError for what is no address of a cluster, Unreachable if nothing listens there."""
+    if address in ("auto", "new"):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"{ADDRESS_VARIABLE} is {address!r}; give HOST:PORT of the cluster's head, auto, or new")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), DIAL_S).close()
+    except (OSError, OverflowError) as error:
+        raise Unreachable(
+            f"nothing answers at {address}, which {ADDRESS_VARIABLE} names as the head of a Ray cluster: {error}"
+        ) from error
+
+
 class RayCluster:
     """The cluster at `address`: host:port of its head's GCS, `auto` for the one that runs here, `new` to start one.
 
@@ -41,23 +60,33 @@ class RayCluster:
     def __init__(self, address: str, region: str) -> None:
         if find_spec("ray") is None:
             raise ConfigError("--launcher ray needs Ray: pip install 'periplus[ray]' in the environment of all nodes")
-        self._address, self._region = address, region
-        self._names: tuple[str, ...] = ()
-        self._came = threading.Event()
-        words = [sys.executable, "-m", "region_agent.launchers.ray_nodes", "--address", address, "--region", region]
-        self._watching = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._reading = threading.Thread(target=self._read, daemon=True)
-        self._reading.start()
+        _check(address)
+        self._given, self._address, self._region = address, address, region
+        self._watch()
         self._came.wait(START_S)
         if not self._names:
-            self._watching.kill()
+            self.close(leaves_tasks=False)
             raise Unreachable(f"no node of the Ray cluster at {address} could be had; does it run (ray status)?")
         self.own = self._names[0]
 
+    def _watch(self) -> None:
+        self._names: tuple[str, ...] = ()
+        self._came = threading.Event()
+        words = [sys.executable, "-m", "region_agent.launchers.ray_nodes", "--region", self._region]
+        # In a session of its own, so that Ctrl-C in a terminal lets it give the nodes back.
+        self._watching = subprocess.Popen(
+            [*words, "--address", self._given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes that are up, the agent's own first. Raises: Unreachable."""
+        """Return the nodes that are up, the agent's own first. Raises: Unreachable, also while it connects again."""
         if self._watching.poll() is not None:
-            raise Unreachable(f"the Ray cluster at {self._address} does not answer any more")
+            self.close(leaves_tasks=True)
+            self._watch()
+        if not self._names:
+            raise Unreachable(f"the Ray cluster at {self._address} does not answer; its nodes are offered when it does")
         return self._names
 
     def words(self, node: str, settings: Mapping[str, str]) -> tuple[str, ...]:
@@ -69,13 +98,17 @@ class RayCluster:
         """Give the nodes back, unless processes go on there."""
         assert self._watching.stdin is not None
         assert self._watching.stdout is not None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             self._watching.stdin.write(b"leave\n" if leaves_tasks else b"release\n")
+            self._watching.stdin.flush()
+        with contextlib.suppress(OSError):
             self._watching.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             self._watching.wait(RELEASE_S)
-            self._reading.join(RELEASE_S)
-            self._watching.stdout.close()
+        except subprocess.TimeoutExpired:
+            self._watching.kill()
+        self._reading.join(RELEASE_S)
+        self._watching.stdout.close()
 
     def _read(self) -> None:
         assert self._watching.stdout is not None

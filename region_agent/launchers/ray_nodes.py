@@ -17,11 +17,14 @@ import select
 import socket
 import sys
 from collections import Counter
+from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import ray
-from ray.util import get_placement_group, placement_group, remove_placement_group
+from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 
+from periplus import clock
 from region_agent.launchers.ray_cluster import NAMESPACE, group_name
 
 POLL_S = 1.0
@@ -34,7 +37,7 @@ MISSES = 2
 """Times in a row that a node must not answer to count as down. Ray itself needs half a minute. Chosen by hand."""
 
 GROUP_S = 10.0
-"""Seconds in which a node must give what it has. Chosen by hand."""
+"""Seconds after which a node that has not given what it has is said to be left out. Chosen by hand."""
 
 
 def main() -> int:
@@ -51,30 +54,60 @@ def main() -> int:
         log_to_driver=False,
         logging_level=logging.ERROR,
     )
-    here, said = ray.get_runtime_context().get_node_id(), None
-    held: dict[str, Any] = {}
-    misses = Counter[str]()
+    here, groups = ray.get_runtime_context().get_node_id(), Groups(options.region)
+    began_s, said, misses = clock.monotonic_s(), None, Counter[str]()
     while True:
         alive = {each["NodeID"]: each for each in _nodes() if each["Alive"]}
         for node_id, node in alive.items():
             misses[node_id] = 0 if _answers(node) else misses[node_id] + 1
         up = {node_id: node for node_id, node in alive.items() if misses[node_id] < MISSES}
-        for node_id, node in up.items():
-            if node_id not in held and (group := _held(group_name(options.region, node["NodeName"]), node)):
-                held[node_id] = group
-        held = {node_id: group for node_id, group in held.items() if node_id in up}
+        held = groups.held(up)
         names = [up[node_id]["NodeName"] for node_id in sorted(held, key=lambda each: (each != here, each))]
-        if names != said:
+        is_started = len(held) == len(up) or clock.monotonic_s() - began_s > GROUP_S
+        if names != said and (names or said) and is_started:
             at = ray.get_runtime_context().gcs_address
             sys.stdout.write(json.dumps({"address": at, "nodes": names}) + "\n")
             sys.stdout.flush()
             said = names
         if select.select([0], [], [], POLL_S)[0]:
-            line = os.read(0, 1024)
-            if line.startswith(b"release"):
-                for group in held.values():
-                    remove_placement_group(group)
+            if os.read(0, 1024).startswith(b"release"):
+                groups.release()
             return 0
+
+
+class Groups:
+    """The placement groups of a region, one a node."""
+
+    def __init__(self, region: str) -> None:
+        self._region = region
+        self._groups: dict[str, Any] = {}  # by the id of the node
+        self._asked_s: dict[str, float] = {}
+        self._held: set[str] = set()
+
+    def held(self, up: Mapping[str, dict[str, Any]]) -> set[str]:
+        """Return the ids of the nodes that are held, of those that are up. Others are asked for again and again."""
+        for node_id in self._groups.keys() - up.keys():
+            del self._groups[node_id]
+            self._held.discard(node_id)
+        for node_id, node in up.items():
+            name, now_s = group_name(self._region, node["NodeName"]), clock.monotonic_s()
+            if node_id not in self._groups:
+                self._groups[node_id], self._asked_s[node_id] = _group(name, node), now_s
+            if node_id not in self._held:
+                if self._groups[node_id].wait(0.1):
+                    self._held.add(node_id)
+                elif now_s - self._asked_s[node_id] > GROUP_S:
+                    # What used it may be a group of this name on a node that is gone.
+                    remove_placement_group(self._groups[node_id])
+                    self._groups[node_id], self._asked_s[node_id] = _group(name, node), inf
+                    sys.stderr.write(f"node {node['NodeName']} of the Ray cluster is used by others: it is left out\n")
+        return self._held & up.keys()
+
+    def release(self) -> None:
+        """Give all nodes back, also those that are gone."""
+        for group in placement_group_table().values():
+            if group["name"].startswith(group_name(self._region, "")) and group["state"] != "REMOVED":
+                remove_placement_group(get_placement_group(group["name"]))
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -90,20 +123,15 @@ def _answers(node: dict[str, Any]) -> bool:
     return True
 
 
-def _held(name: str, node: dict[str, Any]) -> Any:
-    """Return the placement group of this name, which is made if it is not there; None if the node is busy."""
+def _group(name: str, node: dict[str, Any]) -> Any:
+    """Return the placement group of this name on a node, which is made if it is not there."""
     try:
-        group = get_placement_group(name)
+        return get_placement_group(name)
     except ValueError:
         free = {kind: node["Resources"][kind] for kind in ("CPU", "GPU") if node["Resources"].get(kind)}
         # By its id, since several nodes may have one address.
         here = {"ray.io/node-id": node["NodeID"]}
-        group = placement_group([free], lifetime="detached", name=name, bundle_label_selector=[here])
-    if group.wait(GROUP_S):
-        return group
-    remove_placement_group(group)
-    sys.stderr.write(f"node {node['NodeName']} of the Ray cluster is used by others: it is left out\n")
-    return None
+        return placement_group([free], lifetime="detached", name=name, bundle_label_selector=[here])
 
 
 if __name__ == "__main__":

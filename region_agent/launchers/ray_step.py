@@ -125,5 +125,9 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     if code < 0:
-        os.kill(os.getpid(), -code)
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
+        # To this thread, since another one waits for signals of the process.
+        signal.pthread_kill(threading.get_ident(), -code)
     os._exit(code)  # Ray's own end takes seconds, and its actors end with the connection

@@ -41,7 +41,8 @@ class RegionMachines:
         self._config, self._engines, self._accelerators, self.cluster = config, engines, accelerators, cluster
         self._known: dict[str, Machine] = {}
         self._doubted: set[str] = set()
-        self._nodes: tuple[str, ...] = ()
+        self._asking: subprocess.Popen[bytes] | None = None
+        self._machines: tuple[Machine, ...] = ()
         self._fabric = RegionFabric(cluster, config.listen) if cluster else None
 
     def doubt(self, node: str) -> None:
@@ -53,12 +54,19 @@ class RegionMachines:
 
         Without `asks` nodes that have come are left out, and so it does not wait for them.
 
-        Raises: ConfigError for a file of devices that is wrong, Unreachable if the cluster does not answer.
+        Raises: ConfigError for a file of devices that is wrong, Unreachable if the cluster has never answered.
         """
         here = inventory(self._config, self._engines, self._accelerators, now_s)
         if self.cluster is None:
             return here
-        nodes = self.cluster.nodes()
+        try:
+            nodes = self.cluster.nodes()
+        except Unreachable as error:
+            if not self._machines:
+                raise
+            event(log, logging.WARNING, "cluster_away", why=error)
+            # Nothing can be started there meanwhile.
+            return replace(here, machines=tuple(replace(each, has_launcher=False) for each in self._machines))
         if self._config.devices_file is not None:
             machines = declared(self._config.devices_file, replace(here.own, name=self.cluster.own))
             # Nodes have the environment of the agent.
@@ -71,7 +79,7 @@ class RegionMachines:
             up = tuple(self._known[node] for node in nodes if node in self._known)
         if not up:
             raise Unreachable(f"no node of the cluster offers anything ({', '.join(nodes) or 'none is up'})")
-        self._nodes = tuple(each.name for each in up)
+        self._machines = up
         if self._fabric is None or len(up) < 2:
             return replace(here, machines=up)
         figures = self._fabric
@@ -80,35 +88,42 @@ class RegionMachines:
     def measure_fabric(self) -> bool:
         """Measure the network to nodes that have come, and return whether a figure has changed. It takes a minute at
         most: call it in a thread."""
-        return self._fabric is not None and self._fabric.measure(self._nodes)
+        return self._fabric is not None and self._fabric.measure(tuple(each.name for each in self._machines))
 
-    def stop_measuring(self) -> None:
-        """End the measurement that runs, for an agent that stops."""
+    def stop(self) -> None:
+        """End the measurement, or the question to a node, that runs, for an agent that stops."""
+        if self._asking is not None:
+            self._asking.kill()
         if self._fabric is not None:
             self._fabric.stop()
 
     def _ask(self, cluster: Cluster, node: str) -> None:
         self._doubted.discard(node)
         words = [*cluster.words(node, {}), sys.executable, "-m", __name__, node, self._config.model_dump_json()]
+        pipe, told = subprocess.PIPE, b""
         try:
-            done = subprocess.run(words, capture_output=True, timeout=ASK_S, check=True, stdin=subprocess.DEVNULL)
-            self._known[node] = _MACHINE.validate_json(done.stdout.splitlines()[-1])
+            with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as self._asking:
+                try:
+                    answer, told = self._asking.communicate(timeout=ASK_S)
+                finally:
+                    self._asking.kill()
+            self._known[node] = _MACHINE.validate_json(answer.splitlines()[-1])
         except (OSError, subprocess.SubprocessError, ValidationError, IndexError) as error:
-            told = getattr(error, "stderr", b"") or explained_error(error).encode()
-            event(log, logging.WARNING, "node_unknown", node=node, why=told.decode(errors="replace")[-500:])
+            why = told.decode(errors="replace")[-500:] or explained_error(error)
+            event(log, logging.WARNING, "node_unknown", node=node, why=why)
 
 
 def news_of(before: Inventory, now: Inventory) -> dict[str, str]:
     """Return what has changed in machines and in problems of their devices, by name for a log; empty for nothing."""
     if _devices(before) == _devices(now):
         return {}
-    problems = [problem for _, problem in _devices(now) if problem]
+    problems = [problem for _, problem, _ in _devices(now) if problem]
     return {"machines": ",".join(each.name for each in now.machines), "problems": "; ".join(problems) or "none"}
 
 
 def has_problems(now: Inventory) -> bool:
     """Return whether a device does not work."""
-    return any(problem for _, problem in _devices(now))
+    return any(problem for _, problem, _ in _devices(now))
 
 
 def has_other_figures(before: Inventory, now: Inventory) -> bool:
@@ -120,8 +135,8 @@ def has_other_figures(before: Inventory, now: Inventory) -> bool:
     )
 
 
-def _devices(offered: Inventory) -> list[tuple[str, str]]:
-    return [(each.name, device.problem) for each in offered.machines for device in each.devices]
+def _devices(offered: Inventory) -> list[tuple[str, str, bool]]:
+    return [(each.name, device.problem, each.has_launcher) for each in offered.machines for device in each.devices]
 
 
 def main(node: str, config_json: str) -> None:

@@ -1,8 +1,9 @@
 """The processes (ranks) that train one model together.
 
 Rank 0 is the trainer's process, with ledger, publisher and gateway. The others are its children, the *followers*, or
-run on other machines under a child of it. In come commands of rank 0, such as a training step with its samples, and all ranks execute them together. The models are
-divided by FSDP2. Nothing here knows of leases, versions that readers hold, or the audit.
+run on other machines under a child of it. In come commands of rank 0, such as a training step with its samples, and all
+ranks execute them together. The models are divided by FSDP2. Nothing here knows of leases, versions that readers hold,
+or the audit.
 
     leader, followers     rank 0: starts the other ranks, watches them, and has each command executed on all ranks
     follower              the process of another rank

@@ -180,7 +180,8 @@ def test_a_worker_whose_machine_is_gone_moves_and_its_job_goes_on() -> None:
         )
     )
     assert (run.job("j").state, places(run)["j/0"]) == (JobState.RUNNING, (on("n2", 0),))
-    assert any("moves to n2" in each.text for each in effects if isinstance(each, FleetEvent))
+    told = [each.text for each in effects if isinstance(each, FleetEvent)]
+    assert "j/rollout-eu-0 starts again on n2, since devices of n1 are gone" in told
 
 
 def test_a_worker_moves_once_there_is_room() -> None:
@@ -193,6 +194,30 @@ def test_a_worker_moves_once_there_is_room() -> None:
     assert run.job("j").tasks[lost].ended
     run.do(InventoryChanged(run.stamp("eu"), inventory(nodes[0], machine("n3", accelerators=1))))
     assert (run.job("j").tasks[lost].machine, run.job("j").tasks[lost].report) == ("n3", None)
+
+
+def test_a_job_whose_only_worker_is_lost_waits_for_devices() -> None:
+    nodes = [machine("n0", accelerators=2), machine("n1", accelerators=2)]
+    run = region(*nodes)
+    submit(run, "j", trainer(2), worker())
+    trained(run, nodes[0])
+    fails(run, "j/rollout-eu-0", "n1 is gone", FailureCause.DEVICE)
+    assert run.job("j").state is JobState.RUNNING
+    waits = "a worker waits for other devices in eu, until they come or the job is cancelled"
+    assert waits in doing(run.state, run.job("j"), run.now_s)
+    run.do(InventoryChanged(run.stamp("eu"), inventory(*nodes)))
+    assert places(run)["j/0"] == (on("n1", 0),)
+    assert waits not in doing(run.state, run.job("j"), run.now_s)
+
+
+def test_a_region_whose_cluster_is_away_offers_nothing() -> None:
+    node = machine("n0", accelerators=2)
+    run = region(node)
+    assert set(device_counts(run.state)) == {"eu"}
+    run.do(InventoryChanged(run.stamp("eu"), inventory(replace(node, has_launcher=False))))
+    assert device_counts(run.state) == {}
+    run.do(InventoryChanged(run.stamp("eu"), inventory(node)))
+    assert set(device_counts(run.state)) == {"eu"}
 
 
 def test_a_trainer_that_lost_a_machine_starts_again_on_others() -> None:

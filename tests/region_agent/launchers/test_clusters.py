@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from periplus.errors import RankLost
+from periplus.errors import ConfigError, RankLost, Unreachable
 from periplus.values.machine import Device, DeviceFamily
 from periplus.values.task import RankMachine, Role, TaskOutcome, TaskState
 from region_agent.control.reconcile import AskToStop, Kill, LocalTask, Start
@@ -213,6 +213,30 @@ def test_a_trainer_has_a_rank_on_a_node_which_is_named_when_it_dies(place: Place
         leader.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_the_signal_that_ended_a_process_comes_back(place: Place, number: int) -> None:
+    words = place.cluster.words(place.node, {}) if place.cluster else ()
+    program = f"import os, signal; signal.signal({number}, signal.SIG_DFL); os.kill(os.getpid(), {number})"
+    if number == signal.SIGKILL:
+        program = program.replace(f"signal.signal({number}, signal.SIG_DFL); ", "")
+    done = subprocess.run([*words, sys.executable, "-c", program], check=False, stdin=subprocess.PIPE)
+    assert done.returncode in (-number, 128 + number)
+
+
+def test_what_runs_a_process_is_killed_and_nobody_stays(place: Place, supervisor: Supervisor, tmp_path: Path) -> None:
+    if place.cluster is None:
+        pytest.skip("nothing stands between the agent and its process")
+    supervisor.perform(Start(place.task("wait"), 0), 1.0)
+    pid, runner = running_pid(tmp_path), "srun" if isinstance(place.cluster, SlurmCluster) else "ray_step"
+    runners = [each for each in psutil.Process().children(recursive=True) if runner in " ".join(each.cmdline()[:3])]
+    min(runners, key=lambda each: each.create_time()).kill()
+    assert outcome(supervisor).state is TaskState.FAILED
+    until_s = time.monotonic() + 30.0
+    while is_alive(pid):
+        assert time.monotonic() < until_s, "the process has outlived what ran it"
+        time.sleep(0.1)
+
+
 def train_for_ever(leader: Leader) -> None:
     while True:
         leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2)
@@ -253,6 +277,27 @@ def test_a_process_runs_on_the_node_that_is_named(place: Place, nodes: RayNodes,
         made.perform(Start(there.task("wait"), 0), 1.0)
         assert not nodes.processes(name).isdisjoint(psutil.Process(running_pid(tmp_path / name)).parents())
         asyncio.run(made.stop_all(0.0, time.monotonic))
+
+
+def test_who_watches_the_nodes_is_started_again(place: Place, nodes: RayNodes) -> None:
+    cluster = place.cluster
+    assert isinstance(cluster, RayCluster)
+    known = cluster.nodes()
+    cluster._watching.kill()
+    cluster._watching.wait()
+    with pytest.raises(Unreachable, match="does not answer"):
+        cluster.nodes()
+    wait_for(lambda: cluster._names == known)
+    assert cluster.nodes() == known
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("nonsense", "give HOST:PORT"), (":1", "give HOST:PORT"), ("127.0.0.1:1", "nothing answers at 127.0.0.1:1")],
+)
+def test_an_address_without_a_cluster_is_refused_at_once(address: str, why: str) -> None:
+    with pytest.raises((ConfigError, Unreachable), match=why):
+        RayCluster(address, "eu")
 
 
 def test_a_node_that_joins_can_be_used_and_one_that_dies_is_noticed(
