@@ -286,6 +286,9 @@ def show_region(name: str, output: str, coordinator: str | None) -> None:
             if fabric := listing.describe_fabric(tree):
                 say(fabric)
             say()
+            if len(tree["machines"]) > 1 or not tree["machines"][0]["has_launcher"]:
+                _print_listing(listing.MACHINES, tree["machines"], output)
+                say()
             _print_listing(listing.TASKS, tree["tasks"], output)
             if tree["profiles"]:
                 say()

@@ -7,7 +7,7 @@ made of such trees (`periplus/view/terminal/listing.py`). All functions are pure
 import json
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -206,6 +206,7 @@ def _machine_tree(machine: Machine) -> Tree:
         "num_cores": machine.num_cores,
         "memory_bytes": machine.memory_bytes,
         "has_launcher": machine.has_launcher,
+        "engines": [each.name for each in machine.engines],
         "devices": [{**asdict(device), "kind": device.kind.value} for device in machine.devices],
     }
 
@@ -280,10 +281,13 @@ def _throughput(tree: Tree, now_s: float) -> str:
 
 
 def _accelerators(tree: Tree, now_s: float) -> str:
+    return _models(device for machine in tree["machines"] for device in machine["devices"])
+
+
+def _models(devices: Iterable[Tree]) -> str:
     models = Counter(
         device["model"] + _emulated(device) + (" (broken)" if device["problem"] else "")
-        for machine in tree["machines"]
-        for device in machine["devices"]
+        for device in devices
         if device["kind"] != DeviceFamily.CPU
     )
     return ", ".join(f"{number} x {model}" for model, number in sorted(models.items()))
@@ -358,6 +362,19 @@ REGIONS = Listing(
         Column("GATEWAY", _text("gateway_address"), wide=True),
     ),
     empty="no region has joined; `periplus agent --region NAME` serves one",
+)
+MACHINES = Listing(
+    key="machines",
+    name=("name",),
+    columns=(
+        Column("MACHINE", _text("name")),
+        Column("CORES", _text("num_cores"), right=True),
+        Column("MEMORY", _size("memory_bytes"), right=True),
+        Column("ACCELERATORS", lambda tree, now_s: _models(tree["devices"]), optional=True),
+        Column("ENGINES", lambda tree, now_s: ", ".join(tree["engines"])),
+        Column("JOBS", lambda tree, now_s: "yes" if tree["has_launcher"] else "nothing can be started there"),
+    ),
+    empty="no machine is there",
 )
 PROCESSES = Listing(
     key="processes",

@@ -7,6 +7,7 @@ from typing import Any
 from coordinator.client.listing import (
     JOBS,
     LINKS,
+    MACHINES,
     REGIONS,
     Output,
     describe_fabric,
@@ -223,3 +224,15 @@ def test_a_region_says_how_fast_its_machines_reach_each_other() -> None:
     tree = region_tree(control_pb2.Region(inventory=inventory_to_pb(known)))
     assert (tree["fabric_bytes_per_s"], tree["fabric_latency_s"]) == (1.2e9, 3e-4)
     assert describe_fabric(tree) == "fabric  1.20 GB/s, 0.3 ms between its machines"
+
+
+def test_the_machines_of_a_region_are_listed_with_what_they_have() -> None:
+    away = replace(machine("n1", groups=2), has_launcher=False)
+    offered = inventory_to_pb(inventory(machine("n0", accelerators=2), away))
+    tree = region_tree(control_pb2.Region(inventory=offered))
+    first, *rows = [line.split("  ") for line in render(MACHINES, tree["machines"], Output.TABLE, 1.0).splitlines()]
+    assert [[cell.strip() for cell in row if cell.strip()] for row in (first, *rows)] == [
+        ["MACHINE", "CORES", "MEMORY", "ACCELERATORS", "ENGINES", "JOBS"],
+        ["n0", "4", "8.59 GB", "2 x NVIDIA L4", "torch", "yes"],
+        ["n1", "4", "8.59 GB", "torch", "nothing can be started there"],
+    ]
