@@ -234,5 +234,5 @@ def test_the_machines_of_a_region_are_listed_with_what_they_have() -> None:
     assert [[cell.strip() for cell in row if cell.strip()] for row in (first, *rows)] == [
         ["MACHINE", "CORES", "MEMORY", "ACCELERATORS", "ENGINES", "JOBS"],
         ["n0", "4", "8.59 GB", "2 x NVIDIA L4", "torch", "yes"],
-        ["n1", "4", "8.59 GB", "torch", "nothing can be started there"],
+        ["n1", "4", "8.59 GB", "-", "torch", "nothing can be started there"],
     ]
