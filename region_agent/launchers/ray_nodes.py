@@ -17,7 +17,7 @@ import select
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Any
 
@@ -56,6 +56,7 @@ def main() -> int:
     )
     here, groups = ray.get_runtime_context().get_node_id(), Groups(options.region)
     began_s, said, misses = clock.monotonic_s(), None, Counter[str]()
+    before: Collection[str] = ()
     while True:
         alive = {each["NodeID"]: each for each in _nodes() if each["Alive"]}
         for node_id, node in alive.items():
@@ -63,7 +64,9 @@ def main() -> int:
         up = {node_id: node for node_id, node in alive.items() if misses[node_id] < MISSES}
         held = groups.held(up)
         names = [up[node_id]["NodeName"] for node_id in sorted(held, key=lambda each: (each != here, each))]
-        is_started = len(held) == len(up) or clock.monotonic_s() - began_s > GROUP_S
+        # A cluster that has just started may not show all nodes at the first look.
+        is_started = (len(held) == len(up) and up.keys() == before) or clock.monotonic_s() - began_s > GROUP_S
+        before = up.keys()
         if names != said and (names or said) and is_started:
             at = ray.get_runtime_context().gcs_address
             sys.stdout.write(json.dumps({"address": at, "nodes": names}) + "\n")
