@@ -306,7 +306,9 @@ def test_an_address_that_is_taken_is_a_conflict_that_names_it_and_all_that_is_sa
             )
 
     asyncio.run(run())
-    assert capfd.readouterr().err == "", "gRPC has no line of its own"
+    # Connections of other tests may still end.
+    said = [line for line in capfd.readouterr().err.splitlines() if "Got goaway" not in line]
+    assert said == [], "gRPC has no line of its own"
 
 
 @pytest.mark.parametrize(
