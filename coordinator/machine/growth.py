@@ -53,7 +53,7 @@ def order_growth(draft: Draft) -> None:
 
 
 def grow(draft: Draft, event: PlanFinished) -> None:
-    """Give a job the processes that the planner placed in new regions, if their devices are still free."""
+    """Give a job the further processes that the planner placed, if their devices are still free."""
     state = draft.state
     job = state.jobs.get(event.job_id)
     if job is None or job.state is not JobState.RUNNING or job.cancelling or job.placement is None:

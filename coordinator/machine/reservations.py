@@ -110,11 +110,8 @@ def _memory_on(machine: str, status: TaskStatus) -> int:
     num_devices = sum(len(place.devices) for place in status.places)
     for place in status.places:
         if place.machine == machine:
-            return (
-                status.process.memory_bytes * len(place.devices) // num_devices
-                if status.others
-                else (status.process.memory_bytes)
-            )
+            part = len(place.devices) / num_devices if status.others else 1.0
+            return int(status.process.memory_bytes * part)
     return 0
 
 

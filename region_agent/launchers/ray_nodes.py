@@ -18,7 +18,6 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
-from math import inf
 from typing import Any
 
 import ray
@@ -86,6 +85,7 @@ class Groups:
         self._groups: dict[str, Any] = {}  # by the id of the node
         self._asked_s: dict[str, float] = {}
         self._held: set[str] = set()
+        self._told: set[str] = set()
 
     def held(self, up: Mapping[str, dict[str, Any]]) -> set[str]:
         """Return the ids of the nodes that are held, of those that are up. Others are asked for again and again."""
@@ -100,10 +100,11 @@ class Groups:
                 if self._groups[node_id].wait(0.1):
                     self._held.add(node_id)
                 elif now_s - self._asked_s[node_id] > GROUP_S:
-                    # What used it may be a group of this name on a node that is gone.
-                    remove_placement_group(self._groups[node_id])
-                    self._groups[node_id], self._asked_s[node_id] = _group(name, node), inf
-                    sys.stderr.write(f"node {node['NodeName']} of the Ray cluster is used by others: it is left out\n")
+                    # It may be a group of this name on a node that is gone: the next look makes another.
+                    remove_placement_group(self._groups.pop(node_id))
+                    if node_id not in self._told:
+                        self._told.add(node_id)
+                        sys.stderr.write(f"node {node['NodeName']} of the Ray cluster is left out: others use it\n")
         return self._held & up.keys()
 
     def release(self) -> None:

@@ -7,17 +7,16 @@ the result. The agent of a region starts all ranks (region_agent/launchers/fabri
 """
 
 import os
-import socket
 import sys
 from datetime import timedelta
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from periplus.process.measuring import result_lines
 from trainer.distributed.all_reduce import LIMIT_S, group_times
+from trainer.distributed.position import interface_of, own_address
 
 NUM_ELEMENTS = 1 << 24
 """Elements of float32 (64 MiB). Chosen by hand: an all-reduce takes a second at 1 Gbit/s."""
@@ -33,7 +32,7 @@ def main(rank: int, size: int, host: str, port: int) -> None:
         store.set(f"has_gpu:{rank}", str(torch.cuda.is_available()))
         on_gpus = all(store.get(f"has_gpu:{each}") == b"True" for each in range(size))
         # The host's name may belong to another network, or to none.
-        interface = interface_to(host)
+        interface = interface_of(own_address(f"{host}:9"))
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(variable, interface)
         dist.init_process_group("nccl" if on_gpus else "gloo", store=store, rank=rank, world_size=size, timeout=limit)
@@ -41,18 +40,6 @@ def main(rank: int, size: int, host: str, port: int) -> None:
         if rank == 0:
             sent_bytes = 2 * (size - 1) / size * NUM_ELEMENTS * torch.float32.itemsize
             say("result", {"bytes_per_s": sent_bytes / many_s, "all_reduce_s": few_s})
-
-
-def interface_to(host: str) -> str:
-    """Return the name of the network interface from which packets to an address are sent. Raises: OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as connection:
-        connection.connect((host, 9))  # sends nothing
-        own = connection.getsockname()[0]
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(each.address.partition("%")[0] == own for each in addresses):
-            return name
-    raise OSError(f"no network interface has the address {own}")
 
 
 if __name__ == "__main__":

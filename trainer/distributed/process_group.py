@@ -54,7 +54,7 @@ by hand, so that a rank that hangs there is found out within half a minute."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroups:
-    """RankPosition of this process among `size` ranks, its device, and its process groups.
+    """Position of this process among `size` ranks, its device, and its process groups.
 
     `mesh` is the line of all ranks, over which FSDP2 divides models.
     """
