@@ -198,7 +198,7 @@ def _accelerators(state: State, region: str, avoided: Avoided, types: dict[str, 
     for machine in state.regions[region].hello.inventory.machines:
         found: Counter[tuple[str, float]] = Counter()
         for device in machine.devices:
-            if machine.has_launcher and (machine.name, device.index) not in free:
+            if (machine.name, device.index) not in free:
                 continue
             is_avoided = not avoided.isdisjoint({(region, machine.name, None), (region, machine.name, device.index)})
             if not device.is_accelerator or device.problem or is_avoided:

@@ -264,6 +264,7 @@ class Agent:
             session = tasks.create_task(self._session.run(jitter))
             reconciling = tasks.create_task(self._keep_reconciled())
             looking = tasks.create_task(self._keep_inventory())
+            measuring = tasks.create_task(self._machines.keep_fabric(self._look_at_devices))
             profiling = tasks.create_task(self._profiler.run())
             leaves_tasks = False
             try:
@@ -274,6 +275,7 @@ class Agent:
                 # From here on nothing is started. Workers stop first, because they may still have something to send.
                 reconciling.cancel()
                 looking.cancel()
+                measuring.cancel()
                 self._machines.stop()
                 profiling.cancel()
                 self._openings.cancel()
@@ -496,8 +498,6 @@ class Agent:
         """Look at the devices now and then, and tell the coordinator when one has failed or works again."""
         while True:
             self._renew_identities()
-            if await asyncio.to_thread(self._machines.measure_fabric):
-                await self._look_at_devices()
             await self._look_at_devices(has_news=await self._owner.changed(DEVICES_S))
 
     async def _look_at_devices(self, *, has_news: bool = False, asks: bool = True) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from coordinator.events import FleetEventKind, PlanFinished, PlannerFailed, RunPlanner
 from coordinator.machine.draft import Draft
-from coordinator.machine.reservations import Misplaced, device_counts, overfull_order, placed_tasks, reserved
+from coordinator.machine.reservations import device_counts, overfull_order, placed_tasks, reserved
 from coordinator.state import JobState, PlacedProcesses, RegionMode, State, live_jobs, ready_regions
 from periplus.values.machine import DeviceCount
 from planner.answer.outcome import Infeasible
@@ -73,8 +73,6 @@ def grow(draft: Draft, event: PlanFinished) -> None:
         grown = PlacedProcesses(processes=job.placement.processes + found.processes, plan_json=found.plan_json)
         if devices is None:
             why = "the plan does not fit the devices and the memory that it was made for"
-        elif isinstance(devices, Misplaced):
-            why = devices.why
         elif overfull := overfull_order(state, job, grown):
             why = overfull
         else:

@@ -10,9 +10,7 @@ from coordinator.machine.growth import grow
 from coordinator.machine.links import stop_waiting
 from coordinator.machine.moves import moved_job
 from coordinator.machine.reservations import (
-    Misplaced,
     all_are_free,
-    avoiding,
     avoiding_task,
     device_counts,
     overfull_order,
@@ -256,9 +254,7 @@ def plan_finished(draft: Draft, event: PlanFinished, now_s: float) -> None:
         case PlacedProcesses() as placement:
             devices = reserved(draft.state, job.job_id, placement, job.avoided)
             # If devices were taken meanwhile, the job stays pending and `_settle_jobs` plans it again.
-            if isinstance(devices, Misplaced):
-                draft.put_job(avoiding(job, devices.region, devices.machine, (), devices.why))
-            elif devices is None and event.free == free:
+            if devices is None and event.free == free:
                 # Nothing has changed, so the next plan would be the same.
                 _does_not_fit(draft, job, free, "its plan does not fit the devices that it was made for", now_s)
             elif devices is not None and (why := overfull_order(draft.state, job, placement)):

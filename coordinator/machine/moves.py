@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from coordinator.events import FleetEventKind
 from coordinator.machine.draft import Draft
-from coordinator.machine.reservations import Misplaced, held_places, reserved, usable_devices
+from coordinator.machine.reservations import held_places, reserved, usable_devices
 from coordinator.machine.shares import turns_with
 from coordinator.state import Job, PlacedProcesses, State, TaskStatus
 from periplus.values.machine import MachineDevices
@@ -81,7 +81,7 @@ def moved_job(state: State, job: Job, task_id: str, *, may_stay: bool = False) -
     avoided = job.avoided | {(status.region, machine, index) for machine, index in gone}
     alone = PlacedProcesses(processes=(status.process,), plan_json="")
     found = reserved(without, job.job_id, alone, avoided)
-    if found is None or isinstance(found, Misplaced):
+    if found is None:
         return None
     (places,) = found.values()
     moved = {task_id: _at(status, places)}

@@ -9,7 +9,7 @@ region's agent can start processes are given out.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from coordinator.machine.shares import Offer, Places, shared_out, turns_with
@@ -245,22 +245,12 @@ def _gb(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.2f} GB"
 
 
-@dataclass(frozen=True, slots=True)
-class Misplaced:
-    """A process was planned on a machine of a region on which nothing can be started, and why."""
-
-    region: str
-    machine: str
-    why: str
-
-
 def reserved(
     state: State, job_id: str, placement: PlacedProcesses, avoided: Avoided = frozenset()
-) -> Mapping[str, Places] | Misplaced | None:
+) -> Mapping[str, Places] | None:
     """Return the machines and devices that each task of a placement gets, by task id; none of those `avoided`.
 
-    None if a region has fewer free devices or less memory than the job needs there, or is not ready. Misplaced if the
-    machines on which processes can be started have fewer devices than that, whoever holds them.
+    None if a region has fewer free devices or less memory than the job needs there, or is not ready.
     """
     tasks = placement.tasks(job_id)
     found: dict[str, Places] = {}
@@ -275,8 +265,6 @@ def reserved(
             usable = _of_type(usable_devices(state, region), region, device, avoided)
             free = usable & free_devices(state, region).keys()
             wanted = sum(process.num_devices for process in alike.values())
-            if wanted > len(usable) and (elsewhere := _elsewhere(state, region, device)):
-                return elsewhere
             if not DeviceCount(len(free), len(usable)).has_room(wanted):
                 return None
             of_type = [
@@ -332,16 +320,6 @@ def placed_tasks(job_id: str, placement: PlacedProcesses, places: Mapping[str, P
 def _placed(process: PlacedProcess, places: Places) -> TaskStatus:
     first, *others = places
     return TaskStatus(process=process, machine=first.machine, devices=first.devices, others=tuple(others))
-
-
-def _elsewhere(state: State, region: str, device: str) -> Misplaced | None:
-    """Return the first machine of a region that has devices of this type, and on which nothing can be started."""
-    inventory = state.regions[region].hello.inventory
-    names = ", ".join(machine.name for machine in inventory.usable)
-    for machine in inventory.machines:
-        if not machine.has_launcher and any(type_name(each) == device for each in machine.devices):
-            return Misplaced(region, machine.name, f"the agent of {region} starts processes on {names} alone")
-    return None
 
 
 def avoiding(job: Job, region: str, machine: str, devices: Sequence[int], why: str) -> Job:

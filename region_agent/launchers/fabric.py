@@ -4,11 +4,12 @@
     python -m region_agent.launchers.fabric dial HOST PORT SECRET    on another node: the other end
 
 A node is measured once, when it comes: a TCP connection between the agent's node and it. Then all nodes together do an
-all-reduce (trainer/distributed/node_all_reduce.py). Nodes are measured one after the other, in `PAIRS_S` together. The
-ones that are left over take part in the all-reduce alone. What jobs send meanwhile makes the figures smaller.
+all-reduce (trainer/distributed/node_all_reduce.py). Nodes are measured one after the other. What jobs send meanwhile
+makes the figures smaller.
 
 A process of the agent's node listens, and says at which port. The others dial the address at which the agent listens,
-and a rank sends from the address from which it dialled. A measurement that fails is logged, and leaves its figure out.
+and a rank sends from the address from which it dialled. A measurement that fails is logged, leaves its figure out, and
+is tried again after `RETRY_S`.
 """
 
 import json
@@ -34,9 +35,12 @@ from region_agent.launchers.cluster import Cluster
 
 log = logging.getLogger(__name__)
 
-PAIR_S, PAIRS_S, ALL_REDUCE_S = 10.0, 30.0, 30.0
-"""Seconds in which one node, all nodes one after the other, and the all-reduce must be measured, with the start of
-their processes. Chosen by hand: on two cores a step of Ray starts in two seconds, and a rank in four."""
+PAIR_S, ALL_REDUCE_S = 30.0, 60.0
+"""Seconds in which a node, and the all-reduce, must be measured, with the start of their processes. Chosen by hand: on
+two cores a step of Ray starts in two seconds, and a rank in four; on busy ones in five times as many."""
+
+RETRY_S = 600.0
+"""Seconds after which a node that was not measured is tried again. Chosen by hand."""
 
 STREAM_S = 1.0
 """Seconds in which one end of a connection sends. Chosen by hand: TCP reaches its rate in some tens of round trips."""
@@ -73,8 +77,8 @@ class RegionFabric:
         self._cluster = cluster
         host = listen.rpartition(":")[0]
         self._bound = "" if host in WILDCARDS else host.strip("[]")
-        self._streams: dict[str, NodeConnection | None] = {}  # by node; None if it was not measured
-        self._failed: set[str] = set()
+        self._streams: dict[str, NodeConnection] = {}  # by node
+        self._failed_s: dict[str, float] = {}  # when the last try of a node that was not measured began
         self._all_reduce_bytes_per_s = 0.0
         self._running: list[subprocess.Popen[bytes]] = []
         self._is_stopped = False
@@ -83,31 +87,32 @@ class RegionFabric:
     def measure(self, nodes: Sequence[str]) -> bool:
         """Forget nodes that are gone, measure new ones, and return whether a figure has changed.
 
-        It takes up to PAIRS_S and ALL_REDUCE_S: call it in a thread.
+        It takes up to PAIR_S a new node, and ALL_REDUCE_S: call it in a thread.
         """
         before = self.bytes_per_s, self.latency_s
-        others = [node for node in nodes if node != self._cluster.own]
-        for gone in self._streams.keys() - set(others):
-            del self._streams[gone]
-            self._failed.discard(gone)
+        others, now_s = [node for node in nodes if node != self._cluster.own], clock.monotonic_s()
+        for gone in (self._streams.keys() | self._failed_s.keys()) - set(others):
+            self._streams.pop(gone, None)
+            self._failed_s.pop(gone, None)
         if not others:
             self._all_reduce_bytes_per_s = 0.0
-        new = [node for node in others if node not in self._streams]
-        end_s = clock.monotonic_s() + PAIRS_S
+        new = [node for node in others if node not in self._streams and self._is_due(node, now_s)]
         for node in new:
-            left_s = min(PAIR_S, end_s - clock.monotonic_s())
-            self._streams[node] = self._stream(node, left_s) if left_s > 0 else None
-        known = [each for each in self._streams.values() if each is not None]
-        slowest = min((each.bytes_per_s for each in known), default=0.0)
-        if new and known:
-            ranks = [node for node in others if node not in self._failed]
-            self._all_reduce_bytes_per_s = self._all_reduce(ranks, known[-1].address)
+            self._failed_s[node] = now_s
+            if (found := self._stream(node)) is not None:
+                self._streams[node] = found
+                del self._failed_s[node]
+        slowest = min((each.bytes_per_s for each in self._streams.values()), default=0.0)
+        is_longer = any(node in self._streams for node in new)
+        if is_longer:
+            address = next(reversed(self._streams.values())).address
+            self._all_reduce_bytes_per_s = self._all_reduce(tuple(self._streams), address)
         # The all-reduce comes first, since it is what trainers do: one TCP connection says little of NCCL.
         self.bytes_per_s = self._all_reduce_bytes_per_s or slowest
-        self.latency_s = max((each.round_trip_s for each in known), default=0.0) / 2
-        if new and known:
+        self.latency_s = max((each.round_trip_s for each in self._streams.values()), default=0.0) / 2
+        if is_longer:
             rates = {"bytes_per_s": round(self.bytes_per_s), "stream_bytes_per_s": round(slowest)}
-            event(log, logging.INFO, "fabric_measured", nodes=len(others) + 1, latency_s=self.latency_s, **rates)
+            event(log, logging.INFO, "fabric_measured", nodes=len(self._streams) + 1, latency_s=self.latency_s, **rates)
         return before != (self.bytes_per_s, self.latency_s)
 
     def stop(self) -> None:
@@ -115,7 +120,10 @@ class RegionFabric:
         self._is_stopped = True
         self._kill()
 
-    def _stream(self, node: str, limit_s: float) -> NodeConnection | None:
+    def _is_due(self, node: str, now_s: float) -> bool:
+        return node not in self._failed_s or now_s - self._failed_s[node] > RETRY_S
+
+    def _stream(self, node: str) -> NodeConnection | None:
         secret = secrets.token_hex(16)
         host = self._bound or socket.gethostname()
 
@@ -125,10 +133,9 @@ class RegionFabric:
 
         try:
             return NodeConnection(
-                **self._result((sys.executable, "-m", _MODULE, "serve", self._bound, secret), dial, limit_s)
+                **self._result((sys.executable, "-m", _MODULE, "serve", self._bound, secret), dial, PAIR_S)
             )
         except (OSError, ValueError, KeyError, TypeError, PeriplusError) as error:
-            self._failed.add(node)
             event(log, logging.WARNING, "node_fabric_unknown", node=node, why=error)
             return None
 

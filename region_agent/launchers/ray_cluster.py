@@ -62,12 +62,12 @@ class RayCluster:
             raise ConfigError("--launcher ray needs Ray: pip install 'periplus[ray]' in the environment of all nodes")
         _check(address)
         self._given, self._address, self._region = address, address, region
+        self.own = ""
         self._watch()
         self._came.wait(START_S)
         if not self._names:
             self.close(leaves_tasks=False)
             raise Unreachable(f"no node of the Ray cluster at {address} could be had; does it run (ray status)?")
-        self.own = self._names[0]
 
     def _watch(self) -> None:
         self._names: tuple[str, ...] = ()
@@ -81,7 +81,10 @@ class RayCluster:
         self._reading.start()
 
     def nodes(self) -> tuple[str, ...]:
-        """Return the nodes that are up, the agent's own first. Raises: Unreachable, also while it connects again."""
+        """Return the nodes that are up, the agent's own first if it is held.
+
+        Raises: Unreachable, also while it connects again.
+        """
         if self._watching.poll() is not None:
             self.close(leaves_tasks=True)
             self._watch()
@@ -116,6 +119,6 @@ class RayCluster:
             if not line.startswith(b"{"):  # Ray writes there too
                 continue
             told = json.loads(line)
-            self._address, self._names = told["address"], tuple(told["nodes"])
+            self.own, self._address, self._names = told["own"], told["address"], tuple(told["nodes"])
             self._came.set()
         self._came.set()

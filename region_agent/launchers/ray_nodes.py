@@ -2,11 +2,11 @@
 
     python -m region_agent.launchers.ray_nodes --address HOST:PORT --region NAME
 
-Whenever nodes come or go it writes a JSON line with the cluster's address and the names of the nodes that are up and
-held, the agent's own first. With the address `new` it starts a cluster, which ends with it. A group takes all of a
-node's processors and accelerators, so that nobody else in the cluster gets what plans use. Groups outlive this process
-and the agent, for processes that the next agent adopts. The line `release` on standard input gives them back; without
-it, the end of standard input leaves them.
+Whenever nodes come or go it writes a JSON line with the cluster's address, the name of the agent's own node, and the
+names of the nodes that are up and held. A node without processors and accelerators is left out. With the address `new`
+it starts a cluster, which ends with it. A group takes all of a node's processors and accelerators, so that nobody else
+in the cluster gets what plans use. Groups outlive this process and the agent, for processes that the next agent adopts.
+The line `release` on standard input gives them back; without it, the end of standard input leaves them.
 """
 
 import argparse
@@ -54,10 +54,12 @@ def main() -> int:
         logging_level=logging.ERROR,
     )
     here, groups = ray.get_runtime_context().get_node_id(), Groups(options.region)
-    began_s, said, misses = clock.monotonic_s(), None, Counter[str]()
+    own, began_s, said, misses = "", clock.monotonic_s(), None, Counter[str]()
     before: Collection[str] = ()
     while True:
-        alive = {each["NodeID"]: each for each in _nodes() if each["Alive"]}
+        found = {each["NodeID"]: each for each in _nodes() if each["Alive"]}
+        own = found[here]["NodeName"] if here in found else own
+        alive = {node_id: node for node_id, node in found.items() if _free(node)}
         for node_id, node in alive.items():
             misses[node_id] = 0 if _answers(node) else misses[node_id] + 1
         up = {node_id: node for node_id, node in alive.items() if misses[node_id] < MISSES}
@@ -68,7 +70,7 @@ def main() -> int:
         before = up.keys()
         if names != said and (names or said) and is_started:
             at = ray.get_runtime_context().gcs_address
-            sys.stdout.write(json.dumps({"address": at, "nodes": names}) + "\n")
+            sys.stdout.write(json.dumps({"address": at, "own": own, "nodes": names}) + "\n")
             sys.stdout.flush()
             said = names
         if select.select([0], [], [], POLL_S)[0]:
@@ -127,15 +129,18 @@ def _answers(node: dict[str, Any]) -> bool:
     return True
 
 
+def _free(node: dict[str, Any]) -> dict[str, float]:
+    return {kind: node["Resources"][kind] for kind in ("CPU", "GPU") if node["Resources"].get(kind)}
+
+
 def _group(name: str, node: dict[str, Any]) -> Any:
     """Return the placement group of this name on a node, which is made if it is not there."""
     try:
         return get_placement_group(name)
     except ValueError:
-        free = {kind: node["Resources"][kind] for kind in ("CPU", "GPU") if node["Resources"].get(kind)}
         # By its id, since several nodes may have one address.
         here = {"ray.io/node-id": node["NodeID"]}
-        return placement_group([free], lifetime="detached", name=name, bundle_label_selector=[here])
+        return placement_group([_free(node)], lifetime="detached", name=name, bundle_label_selector=[here])
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The machines of a region on which its agent starts processes: its own, or the nodes of its cluster."""
 
+import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 ASK_S = 120.0
 """Seconds in which a node must say what it has: a driver that starts takes many. Chosen by hand."""
+
+FABRIC_S = 5.0
+"""Seconds between two looks for nodes whose network was not measured. Chosen by hand."""
 
 _MACHINE = TypeAdapter(Machine)
 
@@ -79,16 +83,20 @@ class RegionMachines:
             up = tuple(self._known[node] for node in nodes if node in self._known)
         if not up:
             raise Unreachable(f"no node of the cluster offers anything ({', '.join(nodes) or 'none is up'})")
+        if up and self.cluster.own not in nodes:  # others use it, or it is there to manage the cluster alone
+            up = (replace(here.own, name=self.cluster.own, has_launcher=False), *up)
         self._machines = up
         if self._fabric is None or len(up) < 2:
             return replace(here, machines=up)
         figures = self._fabric
         return replace(here, machines=up, fabric_bytes_per_s=figures.bytes_per_s, fabric_latency_s=figures.latency_s)
 
-    def measure_fabric(self) -> bool:
-        """Measure the network to nodes that have come, and return whether a figure has changed. It takes a minute at
-        most: call it in a thread."""
-        return self._fabric is not None and self._fabric.measure(tuple(each.name for each in self._machines))
+    async def keep_fabric(self, on_change: Callable[[], Awaitable[None]]) -> None:
+        """Measure the network to each node that comes, and call back when a figure has changed."""
+        while self._fabric is not None:
+            if await asyncio.to_thread(self._fabric.measure, tuple(each.name for each in self._machines)):
+                await on_change()
+            await asyncio.sleep(FABRIC_S)
 
     def stop(self) -> None:
         """End the measurement, or the question to a node, that runs, for an agent that stops."""

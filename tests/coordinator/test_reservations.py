@@ -26,7 +26,7 @@ from tests.support.coordinator.machine_run import (
     report,
     request,
 )
-from tests.support.coordinator.machines import inventory, machine
+from tests.support.coordinator.machines import machine
 
 MEMORY = machine().memory_bytes
 
@@ -220,21 +220,6 @@ def test_an_engine_that_fails_after_the_first_step_does_not_move_its_job() -> No
     refused = replace(report("j/rollout-eu-0", TaskState.FAILED, "out of memory"), cause=FailureCause.ENGINE)
     run.do(TaskReported(run.stamp("eu"), refused))
     assert (run.job("j").state, run.job("j").fork) == (JobState.FAILED, 0)
-
-
-def test_a_plan_that_uses_a_machine_on_which_nothing_starts_is_made_again_without_it() -> None:
-    run = Run(SETTINGS)
-    own, other = machine("own", accelerators=1), replace(machine("node-2", accelerators=4), has_launcher=False)
-    run.do(RegionJoined(replace(hello("eu"), inventory=inventory(own, other)), 1))
-    run.do(JobSubmitted("j", "j", request()))
-    processes = (
-        PlacedProcess(role=Role.TRAINER, region="eu", device="L4"),
-        PlacedProcess(role=Role.ROLLOUT, region="eu", device="L4"),
-    )
-    run.do(PlanFinished("j", device_counts(run.state), PlacedProcesses(processes=processes, plan_json="{}")))
-    assert run.job("j").state is JobState.PENDING
-    assert run.job("j").avoided == {("eu", "node-2", None)}
-    assert "planned again without node-2 in eu: the agent of eu starts processes on own alone" in run.job("j").notice
 
 
 def test_a_plan_that_does_not_fit_what_it_was_made_for_fails_its_job() -> None:

@@ -14,7 +14,9 @@ sends every few seconds. A process that is stopped, or in which no thread of Pyt
 A follower whose other threads wait for ever still sends beats: it is found out by the limits of process_group.py.
 
 When a follower ends before `close`, the others are killed: without it none of them can go on, and collectives that wait
-for them fail then. The first loss is kept, with the reason that the follower gave, if it could.
+for them fail then. The first loss is kept, with the reason that the follower gave, if it could. The loss of one rank
+breaks the collectives of the others, and these may say so first. So what a follower says is kept if no other one ends
+without a word.
 """
 
 import contextlib
@@ -48,6 +50,10 @@ LOOK_S = 0.02
 CLOSE_S = 5.0
 """Seconds that followers get to leave after their connection was closed, and to end after they were killed. They leave
 at once, in the middle of whatever they do; one that waits for a broken device may not. Chosen by hand."""
+
+CAUSE_S = 1.0
+"""Seconds in which the end of a follower that said nothing counts as the cause of what another one said. The kernel
+tells both at once. Chosen by hand, below what rank 0 waits for a loss (leader.py)."""
 
 SILENT_S = 25
 """Seconds without a beat after which a follower is killed. They are counted one by one, so that a time in which all
@@ -210,6 +216,8 @@ class Followers:
             code = process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             code = -signal.SIGKILL
+        if said:
+            self._ended.wait(CAUSE_S)
         with self._lock:
             if self._is_closing or self._loss is not None:
                 return

@@ -29,7 +29,8 @@ class ClusterHere:
     own = "n0"
 
     def __init__(self, *prefix: str) -> None:
-        self.prefix, self.up = prefix, ("n0", "n1")
+        self.prefix = prefix
+        self.up: tuple[str, ...] = ("n0", "n1")
 
     def nodes(self) -> tuple[str, ...]:
         return self.up
@@ -91,12 +92,16 @@ def test_a_node_that_cannot_be_reached_is_said_once_and_left_out(caplog: pytest.
     assert (made.bytes_per_s, made.latency_s) == (70.0, 0.01)
 
 
-def test_nodes_for_which_no_time_is_left_take_part_in_the_all_reduce_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Answers({"n1": 100.0}, 70.0)
-    times = iter([0.0, 0.0, 31.0])
-    monkeypatch.setattr(clock, "monotonic_s", lambda: next(times))
+def test_a_node_that_could_not_be_reached_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, now_s = Answers({"n1": 0.0, "n2": 50.0}, 70.0), 100.0
+    monkeypatch.setattr(clock, "monotonic_s", lambda: now_s)
     made.measure(("n0", "n1", "n2"))
-    assert made.asked == ["n1", "n1+n2"]
+    made.streams = {"n1": 100.0, "n2": 50.0}
+    now_s += fabric.RETRY_S
+    assert not made.measure(("n0", "n1", "n2"))
+    now_s += 1.0
+    made.measure(("n0", "n1", "n2"))
+    assert made.asked == ["n1", "n2", "n2", "n1", "n2+n1"]
 
 
 def test_a_node_that_does_not_answer_has_no_figure(
@@ -117,7 +122,7 @@ def test_an_agent_that_stops_waits_for_no_measurement() -> None:
     assert time.monotonic() - began_s < 1.0
 
 
-def machines(tmp_path: Path, cluster: Cluster) -> RegionMachines:
+def machines(tmp_path: Path, cluster: Cluster, devices_file: Path | None = None) -> RegionMachines:
     config = AgentConfig(
         region="eu",
         coordinator=LOOPBACK,
@@ -131,6 +136,7 @@ def machines(tmp_path: Path, cluster: Cluster) -> RegionMachines:
         memory_bytes=1 << 30,
         worker_threads=1,
         stop_grace_s=1.0,
+        devices_file=devices_file,
     )
     return RegionMachines(config, (), Accelerators(), cluster)
 
@@ -147,14 +153,25 @@ def test_two_nodes_of_ray_are_measured(tmp_path: Path, monkeypatch: pytest.Monke
             made = machines(tmp_path, cluster)
             before = made.read(0.0)
             assert (len(before.machines), before.fabric_bytes_per_s) == (2, 0.0)
-            assert made.measure_fabric()
+            assert made._fabric is not None
+            assert made._fabric.measure(cluster.nodes())
             now = made.read(0.0)
             sys.stdout.write(f"{now.fabric_bytes_per_s:.3g} B/s, {now.fabric_latency_s:.3g} s\n")
             assert has_other_figures(before, now)
             assert 1e6 < now.fabric_bytes_per_s < 1e12
             assert 0 < now.fabric_latency_s < 0.1
-            assert made._fabric is not None
             assert made._fabric._all_reduce_bytes_per_s == now.fabric_bytes_per_s, "gloo has answered"
-            assert not made.measure_fabric()
+            assert not made._fabric.measure(cluster.nodes())
         finally:
             cluster.close(leaves_tasks=False)
+
+
+def test_an_agent_whose_own_node_is_not_held_starts_nothing_there(tmp_path: Path) -> None:
+    path = tmp_path / "devices.yaml"
+    entry = "- {num_cores: 2, memory_gib: 1, name: n1, devices: [{kind: cpu, cores: [0]}]}"
+    path.write_text(f"schema: periplus.devices/1\nmachines:\n- devices: [{{kind: cpu, cores: [0]}}]\n{entry}\n")
+    cluster = ClusterHere("env")
+    made = machines(tmp_path, cluster, devices_file=path)
+    assert [(each.name, each.has_launcher) for each in made.read(0.0).machines] == [("n0", True), ("n1", True)]
+    cluster.up = ("n1",)
+    assert [(each.name, each.has_launcher) for each in made.read(0.0).machines] == [("n0", False), ("n1", True)]

@@ -3,12 +3,13 @@
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from multiprocessing import AuthenticationError
+from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,30 @@ def test_a_rank_on_another_machine_ends_with_it_and_the_machine_is_named() -> No
         with pytest.raises(RankLost, match=rf"rank 2 of 3 on n1 \(process {there}\) is lost"):
             train_for_ever(leader)
     assert not is_running(here)
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_the_rank_that_died_is_named_and_not_the_one_that_misses_it(
+    monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    monkeypatch.setattr(followers, "CAUSE_S", FOUND_S if dies else 0.1)
+    made, ends = followers.Followers(1, 1), []
+    for rank in (1, 2):
+        end, other_end = Pipe()
+        follower = followers._Follower(f"rank {rank} of 3", subprocess.Popen(["sleep", "60"]))
+        follower.watcher = threading.Thread(target=made._watch, args=(follower,))
+        made._followers.append(follower)
+        follower.arrive(end)
+        ends.append(other_end)
+    for follower in made._followers:
+        follower.watcher.start()
+    ends[0].send_bytes(b"Connection closed by peer")
+    ends[0].close()
+    if dies:
+        assert made.lost(0.2) is None
+        ends[1].close()
+    assert f"rank {2 if dies else 1} of 3" in str(made.lost(FOUND_S))
+    made.close()
 
 
 def test_a_rank_whose_connection_breaks_leaves() -> None:
