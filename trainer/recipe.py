@@ -8,7 +8,7 @@ only. The job file was validated and resolved before. Keys that the algorithm do
 neutral default here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any, assert_never
 
@@ -69,11 +69,11 @@ def policy_scorer(job: JobFile, model: Any) -> PolicyScorer:
     return PolicyScorer(model, compute_dtype=_compute_dtype(job, model, model.device))
 
 
-def pass_plan(job: JobFile, model: Any, device: torch.device | None = None) -> PassPlan:
+def pass_plan(job: JobFile, model: Any, device: torch.device | None = None, num_ranks: int | None = None) -> PassPlan:
     """Return the size of a forward and backward pass in tokens, and whether layers recompute their activations.
 
     `device` is where the model computes; None is the device on which it is. What the job leaves open depends, on a GPU,
-    on the memory that is free now.
+    on the memory that is free now, and on how many ranks divide the model: None for all.
     """
     device = device or model.device
     dtype, train = _compute_dtype(job, model, device), job.train
@@ -81,7 +81,7 @@ def pass_plan(job: JobFile, model: Any, device: torch.device | None = None) -> P
     return plan_pass(
         model_widths(model.config),
         dtype_bytes=dtype.itemsize,
-        budget_bytes=_activation_budget_bytes(job, model, device, dtype) if is_open else 0,
+        budget_bytes=_activation_budget_bytes(job, model, device, dtype, num_ranks) if is_open else 0,
         longest=job.sampling.prompt_tokens + job.sampling.max_new_tokens,
         device_type=device.type,
         tokens=train.micro_batch_tokens,
@@ -113,11 +113,17 @@ def _compute_dtype(job: JobFile, model: Any, device: torch.device) -> torch.dtyp
     )
 
 
-def _activation_budget_bytes(job: JobFile, model: Any, device: torch.device, dtype: torch.dtype) -> int:
+def _activation_budget_bytes(
+    job: JobFile, model: Any, device: torch.device, dtype: torch.dtype, num_ranks: int | None
+) -> int:
     if device.type != "cuda":
         return CPU_ACTIVATION_BYTES
+    return activation_budget(free_device_bytes(device), _taken_bytes(job, model, device, dtype, num_ranks))
+
+
+def _taken_bytes(job: JobFile, model: Any, device: torch.device, dtype: torch.dtype, num_ranks: int | None) -> int:
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    taken_bytes = state_bytes(
+    return state_bytes(
         num_parameters,
         num_trained=0 if job.model.lora is not None else num_parameters,  # adapters are small: the margin has them
         moments=bool(job.optimizer.momentum) if job.optimizer.name == "sgd" else 2,
@@ -125,9 +131,8 @@ def _activation_budget_bytes(job: JobFile, model: Any, device: torch.device, dty
         has_reference=bool(job.algorithm.kl_coefficient),
         is_rounded=dtype != torch.float32,
         is_placed=model.device == device,
-        num_ranks=job.train.devices,
+        num_ranks=num_ranks or job.train.devices,
     )
-    return activation_budget(free_device_bytes(device), taken_bytes)
 
 
 def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:
@@ -148,17 +153,23 @@ def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:
     )
 
 
-def settled(job: JobFile, model: Any, device: torch.device) -> JobFile:
-    """Return the job with what it leaves open about forward passes decided for a device.
+def settled(job: JobFile, model: Any, device: torch.device, ranks: Sequence[int] = ()) -> JobFile:
+    """Return the job with what it leaves open about forward passes and sharding decided for a device.
 
-    Ranks that share a step must decide alike, also if only one of them has the weights on that device.
+    `ranks` are the numbers of ranks of the trainer's machines. Ranks that share a step must decide alike, also if only
+    one of them has the weights on that device.
     """
-    plan = pass_plan(job, model, device)
     kind = _compute_dtype(job, model, device)
+    is_hybrid = len(ranks) > 1 and len(set(ranks)) == 1 and job.train.sharding != "full"
+    if is_hybrid and job.train.sharding == "auto":
+        copy_bytes = _taken_bytes(job, model, device, kind, ranks[0])
+        is_hybrid = device.type == "cuda" and 2 * copy_bytes <= free_device_bytes(device)
+    plan = pass_plan(job, model, device, ranks[0] if is_hybrid else None)
     decided = {
         "dtype": str(kind).removeprefix("torch."),
         "micro_batch_tokens": plan.tokens,
         "activation_checkpointing": "on" if plan.recompute else "off",
+        "sharding": "hybrid" if is_hybrid else "full",
     }
     return job.model_copy(update={"train": job.train.model_copy(update=decided)})
 

@@ -99,7 +99,8 @@ class Groups:
             if node_id not in self._groups:
                 self._groups[node_id], self._asked_s[node_id] = _group(name, node), now_s
             if node_id not in self._held:
-                if self._groups[node_id].wait(0.1):
+                # Not its `wait`, which may time out although the group is there.
+                if placement_group_table(self._groups[node_id])["state"] == "CREATED":
                     self._held.add(node_id)
                 elif now_s - self._asked_s[node_id] > GROUP_S:
                     # It may be a group of this name on a node that is gone: the next look makes another.

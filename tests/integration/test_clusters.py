@@ -37,9 +37,7 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
 
         async def scene() -> None:
             async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
-                (offered,) = (await remote.fleet()).regions
-                assert [each.name for each in offered.inventory.machines] == names
-                assert all(each.has_launcher for each in offered.inventory.machines)
+                await until_offered(remote, names)
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 placed = await until_running(remote, job_id, DEADLINE_S)
                 assert {each.machine for each in placed.processes} == set(names)
@@ -64,6 +62,7 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
 
         async def scene() -> None:
             async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
+                await until_offered(remote, ["n0", "n1", third])
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 await until_running(remote, job_id, DEADLINE_S)
                 placed = await until_version(remote, job_id, 2)
@@ -78,6 +77,15 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
                 await remote.cancel(job_id)
 
         asyncio.run(scene())
+
+
+async def until_offered(remote: Coordinator, names: list[str]) -> control_pb2.Inventory:
+    """Return what the region offers, once it offers all of these machines. A busy node is held seconds later."""
+    while True:
+        (region,) = (await remote.fleet()).regions
+        if [each.name for each in region.inventory.machines if each.has_launcher] == names:
+            return region.inventory
+        await asyncio.sleep(0.2)
 
 
 def places_of(job: control_pb2.Job) -> list[str]:
@@ -105,12 +113,11 @@ def test_nodes_say_what_they_have_and_how_fast_they_reach_each_other(
 
         async def scene() -> None:
             async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
-                (offered,) = (await remote.fleet()).regions
-                assert [each.name for each in offered.inventory.machines] == ["n0", "n1"]
-                assert all(each.engines and each.devices for each in offered.inventory.machines)
-                while not offered.inventory.fabric_bytes_per_s:
+                offered = await until_offered(remote, ["n0", "n1"])
+                assert all(each.engines and each.devices for each in offered.machines)
+                while not offered.fabric_bytes_per_s:
                     await asyncio.sleep(0.5)
-                    (offered,) = (await remote.fleet()).regions
-                assert 0 < offered.inventory.fabric_latency_s < 0.1
+                    offered = await until_offered(remote, ["n0", "n1"])
+                assert 0 < offered.fabric_latency_s < 0.1
 
         asyncio.run(scene())

@@ -118,8 +118,8 @@ def _follow(position: RankPosition, num_threads: int, commands: "queue.Queue[byt
     assert isinstance(first, BuildLearner), f"the learner is built first, not {first}"
     model = skeleton(first)
     rank_0.say(READY)
-    groups = join(position)
-    here = TrainingRank(JobFile.from_json(first.job_json), model, groups)
+    job = JobFile.from_json(first.job_json)
+    here = TrainingRank(job, model, join(position, is_hybrid=job.train.sharding == "hybrid"))
     while True:
         command = unpacked(commands.get())
         try:

@@ -108,14 +108,15 @@ class Leader:
         if self._followers is None:
             self._rank = TrainingRank(job, model)
             return
-        job = settled(job, model, device_of_rank(0, self._num_here))
+        job = settled(job, model, device_of_rank(0, self._num_here), ranks_by_machine(self._size, self._machines))
         config = deepcopy(model.config)
         config._attn_implementation = None  # the learner chooses it, after the model is made
         with self._lock, _explained(self._followers):
             self._followers.send(BuildLearner(job_json=job.to_json(), model_class=type(model), model_config=config))
             # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
             self._followers.wait_until_ready()
-            self._groups = join(self._followers.positions[0], self._followers.store)
+            is_hybrid = job.train.sharding == "hybrid"
+            self._groups = join(self._followers.positions[0], self._followers.store, is_hybrid=is_hybrid)
             self._rank = TrainingRank(job, model, self._groups)
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:

@@ -56,7 +56,8 @@ by hand, so that a rank that hangs there is found out within half a minute."""
 class RankGroups:
     """Position of this process among `size` ranks, its device, and its process groups.
 
-    `mesh` is the line of all ranks, over which FSDP2 divides models.
+    `mesh` is the line of all ranks, over which FSDP2 divides models; or a table with a row for each machine, which
+    has a copy.
     """
 
     rank: int
@@ -104,8 +105,10 @@ def first_store(address: str, size: int) -> TCPStore:
     return TCPStore(address, 0, size, True, limit, wait_for_workers=False)
 
 
-def join(position: RankPosition, store: Store | None = None) -> RankGroups:
+def join(position: RankPosition, store: Store | None = None, *, is_hybrid: bool = False) -> RankGroups:
     """Join the other ranks. All of them must be ready, or come soon. `store` is as in `store_at`.
+
+    With `is_hybrid` each machine has a copy of the models, and as many ranks as the others.
 
     Nothing else in this process may use torch.distributed's default group until `leave` is called.
 
@@ -142,11 +145,15 @@ def join(position: RankPosition, store: Store | None = None) -> RankGroups:
         # accelerate gives the CPU an index, which tensors do not have.
         device = device_of_rank(position.local_rank, position.local_size)
         assert (state.device.type, state.device.index or 0) == (device.type, device.index or 0), "another device"
+        shape = (size // position.local_size, position.local_size) if is_hybrid else (size,)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "rows")[-len(shape) :])
+        for group in mesh.get_all_groups():
+            distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), group)
         return RankGroups(
             rank=rank,
             size=size,
             device=device,
-            mesh=init_device_mesh(device.type, (size,)),
+            mesh=mesh,
             host_group=_gloo(COLLECTIVE_LIMIT_S),
             publishing=HostCollectives.over(_gloo(PUBLISHING_LIMIT_S)),
             verdict=_gloo(VERDICT_LIMIT_S),
@@ -156,8 +163,8 @@ def join(position: RankPosition, store: Store | None = None) -> RankGroups:
 def abort(groups: RankGroups) -> None:
     """End the collectives on GPUs that wait for ranks that are lost; any thread may call it."""
     if groups.device.type == "cuda":
-        # The mesh has the default group, or one of its own, as torch chooses.
-        for group in {groups.mesh.get_group(), distributed_c10d._get_default_group()}:
+        # The mesh has the default group, or some of its own, as torch chooses.
+        for group in {*groups.mesh.get_all_groups(), distributed_c10d._get_default_group()}:
             group._get_backend(groups.device).abort()
 
 

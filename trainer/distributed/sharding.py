@@ -3,7 +3,7 @@
 Each decoder layer is one unit, and the rest of the model another: FSDP2 gathers the parameters of a unit just before
 they are needed and drops them afterwards. Rank 0 has the whole model in its memory, and the other ranks a skeleton on
 the `meta` device. Rank 0 sends each rank its rows of one tensor after another, so no other rank ever holds the whole
-model.
+model. Where each machine has a copy (HSDP), the ranks of a machine divide it among them.
 
 Losses are shares of the mean over the whole update (trainer/learning/losses/aggregate.py). So gradients are summed over
 ranks, while FSDP2 would average them.
@@ -72,7 +72,7 @@ def _send_weights(root: Any, whole: dict[str, torch.Tensor], groups: RankGroups)
 
 
 def rows_of_rank(num_rows: int, rank: int, size: int) -> tuple[int, int]:
-    """Return the rows [start, stop) that FSDP2 gives a rank: pieces of equal size, of which the last may be shorter."""
+    """Return the rows [start, stop) that FSDP2 gives a rank of a copy: equal pieces, but the last may be shorter."""
     most = -(-num_rows // size)
     return min(num_rows, rank * most), min(num_rows, (rank + 1) * most)
 
@@ -120,8 +120,9 @@ def _check_alike(root: Any, rounding: MixedPrecisionPolicy, groups: RankGroups) 
 def _send_rows(whole: torch.Tensor | None, local: torch.Tensor, groups: RankGroups) -> None:
     # FSDP2 has already copied rank 0's own rows.
     if whole is not None:
+        parts = groups.mesh.shape[-1]
         for rank in range(1, groups.size):
-            start, stop = rows_of_rank(whole.shape[0], rank, groups.size)
+            start, stop = rows_of_rank(whole.shape[0], rank % parts, parts)
             if stop > start:
                 dist.send(whole[start:stop].cpu().contiguous(), group_dst=rank, group=groups.host_group)
         return

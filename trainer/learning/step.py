@@ -17,12 +17,13 @@ decided before (trainer/learning/learner.py and gate.py).
 Shapes: B rows (samples), T completion columns, U = T + 1 states (before each completion token, and after the last).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from periplus.errors import NonFiniteLoss
@@ -134,7 +135,7 @@ def actor_gradient(
     actor.optimizer.zero_grad(set_to_none=True)
     totals, sums = [], []
     # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
-    for chosen in micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks):
+    for chosen in _last_told(actor, micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks)):
         index_B = batch.index(chosen)
         part, part_targets = batch.take(chosen), targets.take(index_B)
         logprobs_BT, entropies_BT = completion_scores(actor.model, part, settings.temperature)
@@ -170,7 +171,7 @@ def critic_gradient(
     counts = counts_of(batch, rows)
     critic.optimizer.zero_grad(set_to_none=True)
     totals = []
-    for chosen in micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks):
+    for chosen in _last_told(critic, micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks)):
         part, part_targets = batch.take(chosen), targets.take(batch.index(chosen))
         assert part_targets.values_BU is not None
         assert part_targets.returns_BT is not None
@@ -203,6 +204,15 @@ def counts_of(batch: Batch, rows: Sequence[int]) -> StepCounts:
     They count the rows of all ranks, and also the tokens that an importance weight rejects.
     """
     return StepCounts(num_tokens=batch.num_tokens_of(rows), num_sequences=len(rows))
+
+
+def _last_told(trained: Trained, micro_batches: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    # Copies of a model on several machines sum their gradients once, in the last pass.
+    for number, chosen in enumerate(micro_batches, 1):
+        for module in trained.model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_requires_all_reduce(number == len(micro_batches), recurse=False)
+        yield chosen
 
 
 def _finish(

@@ -4,7 +4,8 @@ FSDP2 (`fully_shard`) divides each parameter along its first dimension, as `torc
 rows [i * c, (i + 1) * c) with c = ceil(rows / N), cut off at the last row. So later ranks may hold fewer rows or none.
 Rows are contiguous in memory, so a shard is one range of the tensor's elements.
 
-A tensor that is not divided is held by every rank alike. Rank 0 *owns* its rows; other rows are owned by their holder.
+A tensor that is not divided is held by every rank alike. Rank 0 *owns* its rows; other rows are owned by their holder,
+in the first copy if there are several (HSDP).
 A tensor without dimensions counts as one row.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from periplus.values.row_parts import num_rows
 from trainer.data.adapters import published_parameters, trained_parameters
@@ -66,7 +67,7 @@ def parameter_rows(model: Any, rank: int, *, trained_only: bool = False) -> tupl
 def held_rows(name: str, tensor: torch.Tensor) -> LocalRows:
     """Return the rows of a tensor that this process has in memory: all of them unless it is divided.
 
-    Raises: ValueError for a tensor that is divided in another way than by rows over one dimension of ranks.
+    Raises: ValueError for a tensor that is divided in another way than by rows over the ranks of a copy.
     """
     local, shape = tensor.detach(), tuple(tensor.shape)
     start, stop = 0, num_rows(shape)
@@ -82,9 +83,9 @@ def owned_rows(name: str, tensor: torch.Tensor, rank: int) -> LocalRows:
     Raises: ValueError as `held_rows` does.
     """
     held = held_rows(name, tensor)
-    if isinstance(tensor, DTensor) or rank == 0:
+    if _is_in_first_copy(tensor) if isinstance(tensor, DTensor) else rank == 0:
         return held
-    nothing = held.tensor.reshape(num_rows(held.shape), *held.shape[1:])[:0]
+    nothing = held.tensor.reshape(held.stop - held.start, *held.shape[1:])[:0]
     return LocalRows(name=name, shape=held.shape, start=0, stop=0, tensor=nothing)
 
 
@@ -131,12 +132,18 @@ def is_sharded(model: Any) -> bool:
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
+def _is_in_first_copy(tensor: DTensor) -> bool:
+    place = tensor.device_mesh.get_coordinate()
+    assert place is not None, "all ranks are in the mesh"
+    return not any(place[:-1])
+
+
 def _range(name: str, tensor: DTensor) -> tuple[int, int]:
     placements, mesh, total = tensor.placements, tensor.device_mesh, tensor.shape[0]
-    if placements != (Shard(0),):
+    if placements not in ((Shard(0),), (Replicate(), Shard(0))):
         raise ValueError(f"{name} is divided as {placements}; only rows over one dimension of ranks can be taken")
-    most = -(-total // mesh.size())
-    start = min(total, mesh.get_local_rank() * most)
+    most = -(-total // mesh.shape[-1])
+    start = min(total, mesh.get_local_rank(mesh.ndim - 1) * most)
     stop = min(total, start + most)
     # FSDP2 could divide in another way in a later release.
     if tensor.to_local().shape[0] != stop - start:

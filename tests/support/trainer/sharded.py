@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 ODD_SHAPES = {"a_0": (7,), "a_1": (300, 5), "a_10": (2, 3, 11), "b": (1,), "d": (1024,), "e": (513, 3)}
-"""Shapes of which no number of ranks but 1 divides all. On four ranks some ranks have no row of some of them."""
+"""Shapes of which no number of ranks but 1 divides all. On three ranks some ranks have no row of some of them."""
 
 
 class OddModel(torch.nn.Module):
@@ -49,8 +49,13 @@ def changed(values: Mapping[str, torch.Tensor], seed: int, density: float) -> di
 
 
 def divided(model: torch.nn.Module) -> Any:
-    """Divide a model by rows among all ranks: each layer of a transformer for itself, and the rest with the whole."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    """Divide a model by rows among all ranks: each layer of a transformer for itself, and the rest with the whole.
+
+    Four ranks hold two copies of it (HSDP).
+    """
+    size = dist.get_world_size()
+    shape = (2, 2) if size == 4 else (size,)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "rows")[-len(shape) :])
     for layer in getattr(getattr(model, "model", None), "layers", ()):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -63,8 +68,9 @@ def set_values(model: torch.nn.Module, values: Mapping[str, torch.Tensor]) -> No
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if isinstance(parameter, DTensor):
-                most = math.ceil(parameter.shape[0] / parameter.device_mesh.size())
-                start = parameter.device_mesh.get_local_rank() * most
+                mesh = parameter.device_mesh
+                most = math.ceil(parameter.shape[0] / mesh.shape[-1])
+                start = mesh.get_local_rank(mesh.ndim - 1) * most
                 parameter.to_local().copy_(values[name][start : start + most])
             else:
                 parameter.copy_(values[name])

@@ -6,8 +6,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Client
@@ -39,6 +40,7 @@ FOUND_S = 20.0
 ELSEWHERE = ("env", "RANK_MACHINE=n1")
 """Runs a command as a launcher does on another machine, which this one stands in for."""
 MACHINES = (RankMachine(name="n0", num_devices=2), RankMachine(name="n1", num_devices=1, words=ELSEWHERE))
+ALIKE = tuple(replace(machine, num_devices=2) for machine in MACHINES)
 
 
 @contextmanager
@@ -66,9 +68,9 @@ def train_for_ever(leader: Leader) -> None:
         leader.step(samples, consumer=CONSUMER, learning_rate=1e-2)
 
 
-def published(size: int, machines: Sequence[RankMachine] = ()) -> list[Any]:
+def published(size: int, machines: Sequence[RankMachine] = (), **train: Any) -> list[Any]:
     """Return what three versions look like to readers and to the record: digests, probes, and reports of steps."""
-    job = make_job(algorithm={"name": "ppo", "kl_coefficient": 0.1})
+    job = make_job(algorithm={"name": "ppo", "kl_coefficient": 0.1}, train=train)
     found: list[Any] = []
     with leader_of(size, job, tiny_model(), machines) as leader:
         weights = leader.weights
@@ -91,11 +93,14 @@ def alone() -> list[Any]:
     return published(1)
 
 
-@pytest.mark.parametrize(("size", "machines"), [(4, ()), (3, MACHINES)])
+@pytest.mark.parametrize(
+    ("size", "machines", "train"),
+    [(4, (), {}), (3, MACHINES, {}), (4, ALIKE, {"sharding": "hybrid", "micro_batch_samples": 2})],
+)
 def test_several_ranks_train_and_publish_as_one_process_does(
-    alone: list[Any], size: int, machines: Sequence[RankMachine]
+    alone: list[Any], size: int, machines: Sequence[RankMachine], train: Mapping[str, Any]
 ) -> None:
-    first, *versions = published(size, machines)
+    first, *versions = published(size, machines, **train)
     assert first[0] == alone[0][0], "with equal masters the published bytes are equal"
     np.testing.assert_allclose(first[1], alone[0][1], atol=1e-5)
     for (values, state, probe), (values_alone, state_alone, probe_alone) in zip(versions, alone[1:], strict=True):
