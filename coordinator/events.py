@@ -330,6 +330,7 @@ class FleetEventKind(StrEnum):
     JOB_GROWTH = "job_growth"
     CANCELLATION_ASKED = "cancellation_asked"
     TASK_FAILED = "task_failed"
+    TASK_MOVED = "task_moved"
     TRAINER_CERTIFIED = "trainer_certified"
     MEMBERS_CHANGED = "members_changed"
 

@@ -22,7 +22,7 @@ from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.connection import Coordinator, connect, job_state, raise_outcome, view_event
 from coordinator.client.fleet_file import fleet_tree
 from coordinator.client.listing import Output, Tree
-from coordinator.client.planned import frontier_words, plan_words, until_planned
+from coordinator.client.planned import frontier_words, plan_words, run_words, until_planned
 from coordinator.client.preflight import check_job
 from coordinator.client.report import report_command
 from coordinator.client.resuming import job_to_submit
@@ -139,7 +139,10 @@ def submit(
             _print_job(planned, form)
             if _has_ended(planned):
                 raise_outcome(planned)
-            return planned, await remote.fleet()
+            fleet = await remote.fleet()
+            if words := run_words(planned, fleet):
+                _say(words)
+            return planned, fleet
         # With -o json or yaml, standard output holds only the final tree, so the live view goes to standard error.
         if watch:
             await _show(remote, submitted, Console(stderr=form is not Output.TABLE))

@@ -39,6 +39,17 @@ def plan_words(job: control_pb2.Job) -> str:
     return f"{processes_text(plan)}\n{dollars_text(plan, JobFile.from_json(job.job_json).steps)}"
 
 
+def run_words(job: control_pb2.Job, fleet: control_pb2.Fleet) -> str:
+    """Return where the run directory of a planned job is going to be; empty before it has a plan."""
+    trainer = next((each for each in job.processes if each.role == control_pb2.ROLE_TRAINER), None)
+    if trainer is None:
+        return ""
+    machines = (each.inventory.machines for each in fleet.regions if each.name == trainer.region)
+    is_cluster = sum(machine.has_launcher for machine in next(machines, ())) > 1
+    where = "storage that its machines share" if is_cluster else trainer.machine
+    return f"the run directory: below the work directory of {trainer.region}'s agent, on {where}"
+
+
 def frontier_words(job: control_pb2.Job, fleet: control_pb2.Fleet) -> str:
     """Return the fastest, the cheapest and the best plan between them that the whole fleet allows the job.
 

@@ -42,7 +42,7 @@ def move_lost(draft: Draft, job: Job, *, has_news: bool = False) -> None:
             gone = dict.fromkeys(place[0] for place in held_places(status) if place not in usable)
             why = f", since devices of {' and '.join(gone)} are gone" if gone else ""
             text = f"{task_id} starts again on {places}{why}"
-            draft.tell(FleetEventKind.JOB_GROWTH, text, job_id=job.job_id, region=status.region)
+            draft.tell(FleetEventKind.TASK_MOVED, text, job_id=job.job_id, region=status.region)
 
 
 def waits_for_devices(state: State, job: Job) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.client.fleet_file import fleet_tree
-from coordinator.client.planned import frontier_words, plan_words
+from coordinator.client.planned import frontier_words, plan_words, run_words
 from periplus.errors import ConfigError
 from periplus.net.convert import inventory_to_pb
 from periplus.pb.v1 import control_pb2
@@ -42,6 +42,16 @@ def planned(on: control_pb2.Fleet) -> control_pb2.Job:
     )
     assert isinstance(found, Found)
     return control_pb2.Job(job_id="j", job_json=JOB.to_json(), plan_json=replace(found.best, question=None).to_json())
+
+
+def test_the_place_of_the_run_directory_follows_a_plan() -> None:
+    trainer = control_pb2.JobProcess(role=control_pb2.ROLE_TRAINER, region="eu", machine="n1")
+    job, nodes = control_pb2.Job(processes=[trainer]), [machine("n0"), machine("n1")]
+    for machines, where in ((nodes, "storage that its machines share"), (nodes[1:], "n1")):
+        region = control_pb2.Region(name="eu", inventory=inventory_to_pb(inventory(*machines)))
+        words = run_words(job, control_pb2.Fleet(regions=[control_pb2.Region(name="us"), region]))
+        assert words == f"the run directory: below the work directory of eu's agent, on {where}"
+    assert run_words(control_pb2.Job(), control_pb2.Fleet()) == ""
 
 
 def test_processes_dollars_and_frontier_follow_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
