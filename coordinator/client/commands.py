@@ -139,10 +139,7 @@ def submit(
             _print_job(planned, form)
             if _has_ended(planned):
                 raise_outcome(planned)
-            fleet = await remote.fleet()
-            if words := run_words(planned, fleet):
-                _say(words)
-            return planned, fleet
+            return planned, await remote.fleet()
         # With -o json or yaml, standard output holds only the final tree, so the live view goes to standard error.
         if watch:
             await _show(remote, submitted, Console(stderr=form is not Output.TABLE))
@@ -160,8 +157,8 @@ def submit(
         return None
 
     # After the connection is closed: the searches take seconds, and nobody needs them to go on.
-    if (planned := _ask(coordinator, call)) and (frontier := frontier_words(*planned)):
-        _say(frontier)
+    if planned := _ask(coordinator, call):
+        _say_more(*planned)
 
 
 @job.command("list")
@@ -483,6 +480,12 @@ def _say(message: str) -> None:
 def _say_plan(found: control_pb2.Job) -> None:
     if words := plan_words(found):
         _say(words)
+
+
+def _say_more(planned: control_pb2.Job, fleet: control_pb2.Fleet) -> None:
+    for words in (run_words, frontier_words):
+        if text := words(planned, fleet):
+            _say(text)
 
 
 async def _say_what_is_left(remote: Coordinator, ended: control_pb2.Job) -> None:
