@@ -90,7 +90,7 @@ def launched(launcher: str, num_nodes: int = 1) -> Iterator[tuple[DeclaredRegion
                 nodes = stack.enter_context(ray_nodes(folder, num_nodes))
                 variables |= nodes.variables | {ADDRESS_VARIABLE: nodes.address}
             elif launcher == "slurm":
-                variables |= stack.enter_context(slurm_allocation(folder))
+                variables |= stack.enter_context(slurm_allocation(folder)).variables
         except pytest.skip.Exception as error:
             raise NotRun(str(error)) from error
         patched = stack.enter_context(pytest.MonkeyPatch.context())

@@ -520,7 +520,7 @@ class Agent:
         """Note which processes have ended, and report every task whose state has changed."""
         failed = self._supervisor.poll(now_s)
         for task in failed:
-            self._machines.doubt(task.machine)
+            self._machines.doubt(task.machine, is_lost=task.machine in self._supervisor.lost)
         if failed and (
             self._machines.cluster or any(each.kind is DeviceFamily.CUDA for each in self._inventory.own.devices)
         ):

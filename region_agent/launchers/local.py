@@ -37,7 +37,7 @@ from periplus.values.task import FailureCause, RankMachine, Role, TaskOutcome, T
 from region_agent.control.reconcile import Action, AskToStop, Forget, Kill, LocalTask, Process, Start
 from region_agent.launchers.allowed_paths import check_run_path
 from region_agent.launchers.child import AdoptedChild, Child, created_at
-from region_agent.launchers.ray_cluster import NODE_LOST
+from region_agent.launchers.node_process import NODE_LOST
 from region_agent.launchers.task_folders import IDENTITY_FOLDER, STATUS_FILE, TASK_FILE, StartedProcess, TaskFolders
 from region_agent.owner.region_owner import RegionOwner
 
@@ -101,6 +101,8 @@ class Supervisor:
         self._children: dict[str, Child | AdoptedChild] = {}
         self._folders = TaskFolders(settings.task_dir)
         self._noted: dict[str, StartedProcess] = {}
+        self.lost: set[str] = set()
+        """Nodes that the last `poll` has found to be lost."""
         self.processes: dict[str, Process] = {}
 
     def adopt(self, now_s: float) -> dict[str, LocalTask]:
@@ -141,6 +143,7 @@ class Supervisor:
     def poll(self, now_s: float) -> tuple[LocalTask, ...]:
         """Record the outcome of every process that has ended, and return the tasks of those that have failed."""
         failed = list[LocalTask]()
+        self.lost.clear()
         for task_id, child in list(self._children.items()):
             exit_code = child.poll()
             if exit_code is None:
@@ -155,8 +158,9 @@ class Supervisor:
             # The outcome is what the process wrote about itself; without that, what its exit status says.
             outcome = TaskOutcome.of_exit(exit_code, self._folders.status(task_id))
             if exit_code == NODE_LOST and self._settings.words_on is not None:
-                what = f"its node {self.processes[task_id].task.machine} was lost"
-                outcome = TaskOutcome(state=TaskState.FAILED, message=what)
+                node = self.processes[task_id].task.machine
+                self.lost.add(node)
+                outcome = TaskOutcome(state=TaskState.FAILED, message=f"its node {node} was lost")
             self._folders.remove(task_id)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
             if outcome.state is TaskState.FAILED:

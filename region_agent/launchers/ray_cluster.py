@@ -24,9 +24,6 @@ DIAL_S = 5.0
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 """Ray's own variable of the address of a cluster."""
 
-NODE_LOST = 113
-"""Exit code of a step whose node, or whose actor, was lost: EHOSTUNREACH of Linux."""
-
 NAMESPACE = "periplus"
 """Ray's namespace of the names of placement groups."""
 

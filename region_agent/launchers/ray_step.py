@@ -24,8 +24,8 @@ import ray
 from ray.util import get_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from region_agent.launchers.node_process import ASK, END
-from region_agent.launchers.ray_cluster import NAMESPACE, NODE_LOST
+from region_agent.launchers.node_process import ASK, END, NODE_LOST
+from region_agent.launchers.ray_cluster import NAMESPACE
 
 START_S = 60.0
 """Seconds in which the actor must run. On a node that is lost it never does. Chosen by hand."""

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 ASK_S = 120.0
 """Seconds in which a node must say what it has: a driver that starts takes many. Chosen by hand."""
 
+BACK_S = 20.0
+"""Seconds in which a node that was lost must answer to be offered again. Chosen by hand."""
+
 FABRIC_S = 5.0
 """Seconds between two looks for nodes whose network was not measured. Chosen by hand."""
 
@@ -45,13 +48,16 @@ class RegionMachines:
         self._config, self._engines, self._accelerators, self.cluster = config, engines, accelerators, cluster
         self._known: dict[str, Machine] = {}
         self._doubted: set[str] = set()
+        self._lost: set[str] = set()
         self._asking: subprocess.Popen[bytes] | None = None
         self._machines: tuple[Machine, ...] = ()
         self._fabric = RegionFabric(cluster, config.listen) if cluster else None
 
-    def doubt(self, node: str) -> None:
-        """Ask a node anew at the next look, since a task has failed there."""
+    def doubt(self, node: str, *, is_lost: bool = False) -> None:
+        """Ask a node anew at the next look, since a task has failed there. A lost one is not offered until then."""
         self._doubted.add(node)
+        if is_lost:
+            self._lost.add(node)
 
     def read(self, now_s: float, *, anew: bool = False, asks: bool = True) -> Inventory:
         """Return what the region offers now. Nodes are asked when they come, and `anew`. Call it in a thread.
@@ -64,7 +70,7 @@ class RegionMachines:
         if self.cluster is None:
             return here
         try:
-            nodes = self.cluster.nodes()
+            nodes = tuple(each for each in self.cluster.nodes() if each not in self._lost or self._is_back(each, asks))
         except Unreachable as error:
             if not self._machines:
                 raise
@@ -105,20 +111,27 @@ class RegionMachines:
         if self._fabric is not None:
             self._fabric.stop()
 
-    def _ask(self, cluster: Cluster, node: str) -> None:
+    def _is_back(self, node: str, asks: bool) -> bool:
+        if asks and self.cluster is not None and self._ask(self.cluster, node, BACK_S):
+            self._lost.discard(node)
+        return node not in self._lost
+
+    def _ask(self, cluster: Cluster, node: str, limit_s: float = ASK_S) -> bool:
         self._doubted.discard(node)
         words = [*cluster.words(node, {}), sys.executable, "-m", __name__, node, self._config.model_dump_json()]
         pipe, told = subprocess.PIPE, b""
         try:
             with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as self._asking:
                 try:
-                    answer, told = self._asking.communicate(timeout=ASK_S)
+                    answer, told = self._asking.communicate(timeout=limit_s)
                 finally:
                     self._asking.kill()
             self._known[node] = _MACHINE.validate_json(answer.splitlines()[-1])
         except (OSError, subprocess.SubprocessError, ValidationError, IndexError) as error:
             why = told.decode(errors="replace")[-500:] or explained_error(error)
             event(log, logging.WARNING, "node_unknown", node=node, why=why)
+            return False
+        return True
 
 
 def news_of(before: Inventory, now: Inventory) -> dict[str, str]:

@@ -42,7 +42,7 @@ class SlurmCluster:
         devices itself, so those of the plan are set after it.
         """
         step = (
-            *step_words(),
+            *step_words(node),
             "srun",
             f"--jobid={self._job}",
             "--nodes=1",

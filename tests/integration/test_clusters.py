@@ -27,20 +27,19 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
         options = ("--launcher", launcher)
         if launcher == "ray":
             nodes = stack.enter_context(ray_nodes(tmp_path))
-            variables, names = nodes.variables | {"RAY_ADDRESS": nodes.address}, ["n0", "n1"]
+            variables = nodes.variables | {"RAY_ADDRESS": nodes.address}
         else:
-            variables = dict(stack.enter_context(slurm_allocation(tmp_path / "slurm")))
-            names = [variables["SLURM_JOB_NODELIST"]]
+            variables = dict(stack.enter_context(slurm_allocation(tmp_path / "slurm")).variables)
         for name, text in variables.items():
             monkeypatch.setenv(name, text)
-        region = DeclaredRegion(devices=EMULATED * 2, others=dict.fromkeys(names[1:], EMULATED), options=options)
+        region = DeclaredRegion(devices=EMULATED * 2, others={"n1": EMULATED}, options=options)
 
         async def scene() -> None:
             async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
-                await until_offered(remote, names)
+                await until_offered(remote, ["n0", "n1"])
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 placed = await until_running(remote, job_id, DEADLINE_S)
-                assert {each.machine for each in placed.processes} == set(names)
+                assert {each.machine for each in placed.processes} == {"n0", "n1"}
                 while job_state(ended := await remote.job(job_id)) == "running":  # noqa: ASYNC110  # processes of others
                     await asyncio.sleep(0.2)
                 assert (job_state(ended), ended.reason) == ("succeeded", "")

@@ -25,7 +25,7 @@ from region_agent.launchers.ray_cluster import RayCluster
 from region_agent.launchers.slurm_cluster import SlurmCluster
 from tests.region_agent.launchers.test_local import ROOT, WORKER, outcome, running_pid, settings_of, task, wait_for
 from tests.support.coordinator.machines import machine
-from tests.support.processes.clusters import RayNodes, ray_nodes, slurm_allocation
+from tests.support.processes.clusters import RayNodes, SlurmNodes, ray_nodes, slurm_allocation
 from tests.support.processes.fake_engine import is_alive
 from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
@@ -39,7 +39,9 @@ DEVICES = (Device(index=0, kind=DeviceFamily.CUDA, model="NVIDIA L4", uuid="GPU-
 class Place:
     """Where processes are started: `node` of a cluster, or the agent's own machine."""
 
-    def __init__(self, cluster: Cluster | None, variables: Mapping[str, str], nodes: RayNodes | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster | None, variables: Mapping[str, str], nodes: RayNodes | SlurmNodes | None = None
+    ) -> None:
         self.cluster, self.variables, self.nodes = cluster, variables, nodes
         self.node = cluster.nodes()[-1] if cluster else machine().name
 
@@ -59,15 +61,15 @@ class Place:
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patched:
         cluster: Cluster | None = None
-        nodes, variables = None, {"PYTHONPATH": str(ROOT)}
+        nodes: RayNodes | SlurmNodes | None = None
         if request.param == "slurm":
-            variables |= stack.enter_context(slurm_allocation(tmp_path_factory.mktemp("slurm")))
+            nodes = stack.enter_context(slurm_allocation(tmp_path_factory.mktemp("slurm")))
         elif request.param == "ray":
             nodes = stack.enter_context(ray_nodes(tmp_path_factory.mktemp("ray")))
-            variables |= nodes.variables
+        variables = {"PYTHONPATH": str(ROOT), **(nodes.variables if nodes else {})}
         for name, text in variables.items():
             patched.setenv(name, text)
-        if request.param == "slurm":
+        if isinstance(nodes, SlurmNodes):
             cluster = SlurmCluster()
         elif nodes is not None:
             cluster = RayCluster(nodes.address, "eu")
@@ -262,26 +264,28 @@ def test_a_program_that_is_not_there_fails_by_name(
 
 
 @pytest.fixture
-def nodes(place: Place) -> RayNodes:
+def nodes(place: Place) -> RayNodes | SlurmNodes:
     if place.nodes is None:
-        pytest.skip("this machine has one node of it")
+        pytest.skip("it has no nodes")
     return place.nodes
 
 
-def test_a_process_runs_on_the_node_that_is_named(place: Place, nodes: RayNodes, tmp_path: Path) -> None:
+def test_a_process_runs_on_the_node_that_is_named(place: Place, nodes: RayNodes | SlurmNodes, tmp_path: Path) -> None:
     assert place.cluster is not None
     for name in place.cluster.nodes():
         there = Place(place.cluster, place.variables, nodes)
         there.node = name
         made = there.supervisor(tmp_path / name)
         made.perform(Start(there.task("wait"), 0), 1.0)
-        assert not nodes.processes(name).isdisjoint(psutil.Process(running_pid(tmp_path / name)).parents())
+        parents = psutil.Process(running_pid(tmp_path / name)).parents()
+        assert not nodes.processes(name).isdisjoint(parents)
         asyncio.run(made.stop_all(0.0, time.monotonic))
 
 
-def test_who_watches_the_nodes_is_started_again(place: Place, nodes: RayNodes) -> None:
+def test_who_watches_the_nodes_is_started_again(place: Place) -> None:
     cluster = place.cluster
-    assert isinstance(cluster, RayCluster)
+    if not isinstance(cluster, RayCluster):
+        pytest.skip("nobody watches its nodes")
     known = cluster.nodes()
     cluster._watching.kill()
     cluster._watching.wait()
@@ -301,21 +305,23 @@ def test_an_address_without_a_cluster_is_refused_at_once(address: str, why: str)
 
 
 def test_a_node_that_joins_can_be_used_and_one_that_dies_is_noticed(
-    place: Place, nodes: RayNodes, tmp_path: Path
+    place: Place, nodes: RayNodes | SlurmNodes, tmp_path: Path
 ) -> None:
-    cluster = place.cluster
+    cluster, there = place.cluster, Place(place.cluster, place.variables, nodes)
     assert cluster is not None
-    new = nodes.add_node()
-    wait_for(lambda: new in cluster.nodes())
-    there = Place(cluster, place.variables, nodes)
-    there.node = new
+    if isinstance(nodes, RayNodes):  # an allocation of Slurm gets no more nodes
+        there.node = nodes.add_node()
+        wait_for(lambda: there.node in cluster.nodes())
     made = there.supervisor(tmp_path)
     made.perform(Start(there.task("wait"), 0), 1.0)
     pid = running_pid(tmp_path)
     began_s = time.monotonic()
-    nodes.kill_node(new)
-    assert outcome(made).state is TaskState.FAILED
+    nodes.kill_node(there.node)
+    ended = outcome(made)
+    assert (ended.state, ended.message) == (TaskState.FAILED, f"its node {there.node} was lost")
     assert time.monotonic() - began_s < 10.0
-    assert new in log_of(tmp_path)
+    assert there.node in log_of(tmp_path)
     wait_for(lambda: not is_alive(pid))
-    wait_for(lambda: new not in cluster.nodes())
+    assert made.lost == {there.node}
+    if isinstance(nodes, RayNodes):  # Slurm takes minutes
+        wait_for(lambda: there.node not in cluster.nodes())

@@ -1,4 +1,4 @@
-"""Small real clusters of this machine: Slurm with one node and an allocation of it, and Ray with some nodes."""
+"""Small real clusters of this machine: Slurm with two nodes and an allocation of them, and Ray with some nodes."""
 
 import os
 import shutil
@@ -24,13 +24,12 @@ SlurmctldHost={host}
 SlurmUser=root
 SlurmdUser=root
 SlurmctldPort={controller}
-SlurmdPort={daemon}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge/socket
 CryptoType=crypto/munge
@@ -43,7 +42,8 @@ SelectTypeParameters=CR_CPU
 ReturnToService=2
 MpiDefault=none
 KillWait=1
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
+NodeName=n0 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs={cores} State=UNKNOWN
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs={cores} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -62,17 +62,45 @@ def until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.1)
 
 
+class SlurmNodes:
+    """An allocation of the nodes n0 and n1 of a Slurm cluster of this machine, for a process on n0."""
+
+    def __init__(self, variables: Mapping[str, str], daemons: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
+        self.variables, self._daemons = variables, daemons
+
+    def processes(self, name: str) -> set[psutil.Process]:
+        """Return the daemon of a node, and those of its steps."""
+        found = {psutil.Process(self._daemons[name].pid)}
+        for each in psutil.process_iter():
+            with suppress(psutil.Error):
+                if "slurmstepd" in " ".join(each.cmdline()) and any(
+                    child.environ().get("SLURMD_NODENAME") == name and child.environ().get("SLURM_CONF") == self._conf
+                    for child in each.children()
+                ):
+                    found.add(each)
+        return found
+
+    def kill_node(self, name: str) -> None:
+        """Kill the daemons of a node and all that they have started, as a machine dies."""
+        for each in self.processes(name):
+            _kill_all(each)
+
+    @property
+    def _conf(self) -> str:
+        return self.variables["SLURM_CONF"]
+
+
 @contextmanager
-def slurm_allocation(folder: Path) -> Iterator[Mapping[str, str]]:
-    """Run a cluster of Slurm, and yield the variables of a process in an allocation of its node."""
+def slurm_allocation(folder: Path) -> Iterator[SlurmNodes]:
+    """Run a cluster of Slurm with an allocation of its two nodes."""
     missing = [name for name in ("srun", "slurmctld", "slurmd", "munged") if shutil.which(name) is None]
     if missing or os.getuid() != 0:
         pytest.skip(f"Slurm is not installed ({', '.join(missing)})" if missing else "Slurm's daemons want root here")
     host = socket.gethostname().split(".")[0]
-    for name in ("state", "spool", "munge"):
+    for name in ("state", "spool-n0", "spool-n1", "munge"):
         (folder / name).mkdir(parents=True)
     conf = folder / "slurm.conf"
-    ports = {"controller": free_port(), "daemon": free_port()}
+    ports = {"controller": free_port(), "first": free_port(), "second": free_port()}
     conf.write_text(SLURM_CONF.format(folder=folder, host=host, cores=os.cpu_count(), **ports))
     environment = {**os.environ, "SLURM_CONF": str(conf)}
     key = folder / "munge" / "key"
@@ -80,33 +108,41 @@ def slurm_allocation(folder: Path) -> Iterator[Mapping[str, str]]:
     key.chmod(0o400)
     munge = [f"--{name}-file={folder}/munge/{name}" for name in ("key", "pid", "log", "seed")]
     with ExitStack() as running:
-        daemons = (
-            ["munged", "--foreground", "--force", f"--socket={folder}/munge/socket", *munge],
-            ["slurmctld", "-D", "-i"],
-            ["slurmd", "-D", "-N", host],
-        )
-        for words in daemons:
-            with (folder / f"{words[0]}.out").open("wb") as output:
-                started = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
-            running.callback(_ended, started)
-            if words[0] == "munged":
+        daemons = {
+            "munged": ["munged", "--foreground", "--force", f"--socket={folder}/munge/socket", *munge],
+            "slurmctld": ["slurmctld", "-D", "-i"],
+            "n0": ["slurmd", "-D", "-N", "n0"],
+            "n1": ["slurmd", "-D", "-N", "n1"],
+        }
+        started = {}
+        for name, words in daemons.items():
+            with (folder / f"{name}.out").open("wb") as output:
+                started[name] = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            running.callback(_ended, started[name])
+            if name == "munged":
                 until(lambda: (folder / "munge" / "socket").exists(), "munged")
-        idle = ["sinfo", "--noheader", "--format=%T"]
-        until(lambda: "idle" in subprocess.run(idle, env=environment, capture_output=True, text=True).stdout, "slurmd")
+        states = ["sinfo", "--noheader", "--Node", "--format=%T"]
+
+        def are_idle() -> bool:
+            told = subprocess.run(states, env=environment, capture_output=True, text=True).stdout
+            return told.split() == ["idle"] * 2
+
+        until(are_idle, "slurmd")
         told = subprocess.run(
-            ["salloc", "--no-shell", "--nodes=1", f"--cpus-per-task={os.cpu_count()}"],
+            ["salloc", "--no-shell", "--no-kill", "--nodes=2", f"--cpus-per-task={os.cpu_count()}"],
             env=environment,
             capture_output=True,
             text=True,
             check=True,
         ).stderr
         job = next(word for word in told.split() if word.isdecimal())
-        yield {
+        variables = {
             "SLURM_CONF": str(conf),
             "SLURM_JOB_ID": job,
-            "SLURM_JOB_NODELIST": host,
-            "SLURMD_NODENAME": host,
+            "SLURM_JOB_NODELIST": "n[0-1]",
+            "SLURMD_NODENAME": "n0",
         }
+        yield SlurmNodes(variables, started)
         subprocess.run(["scancel", job], env=environment, check=False)
 
 
@@ -136,10 +172,7 @@ class RayNodes:
     def kill_node(self, name: str) -> None:
         """Kill the raylet of a node and all that it has started, as a machine dies."""
         for each in self._nodes.pop(name):
-            with suppress(psutil.NoSuchProcess):
-                for started in (each, *each.children(recursive=True)):
-                    with suppress(psutil.NoSuchProcess):
-                        started.kill()
+            _kill_all(each)
 
     def stop(self) -> None:
         """Kill all nodes, the head last."""
@@ -179,6 +212,13 @@ def ray_nodes(folder: Path, num_nodes: int = 2) -> Iterator[RayNodes]:
     finally:
         made.stop()
         shutil.rmtree(short, ignore_errors=True)
+
+
+def _kill_all(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):
+        for started in (process, *process.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                started.kill()
 
 
 def _ancestors(process: psutil.Process) -> list[psutil.Process]:
