@@ -6,8 +6,8 @@
   step, with the launcher less those with local; medians of jobs by turns. Both times are of the coordinator's events.
 - `two_nodes_same_losses`: relative difference of the first step's loss between a trainer with a device on each of two
   nodes and one with both devices on one node, in a synchronous job with the same seed.
-- `killed_node_noticed_s`: seconds from SIGKILL of all daemons of a Ray node until the process that ran there has
-  failed; the most of several nodes. An agent looks at its processes every `RECONCILE_S` and then reports the failure.
+- `killed_node_noticed_s`: seconds from SIGKILL of all daemons of a node of Ray or Slurm until what ran there has
+  failed; the most of several nodes of each. An agent looks at its processes every `RECONCILE_S`, and reports it then.
 - `tokens_per_s_ray_vs_local`: completion tokens that a job on one machine trains on in a second under Ray, over those
   with local; medians of runs by turns, from the third step. Ray's daemons run only under Ray.
 
@@ -45,9 +45,10 @@ from periplus.values.task import TaskState
 from region_agent.app import RECONCILE_S
 from region_agent.control.reconcile import Start
 from region_agent.launchers.ray_cluster import ADDRESS_VARIABLE, RayCluster
+from region_agent.launchers.slurm_cluster import SlurmCluster
 from tests.region_agent.launchers.test_clusters import Place
 from tests.region_agent.launchers.test_local import ROOT, outcome, running_pid
-from tests.support.processes.clusters import RayNodes, ray_nodes, slurm_allocation, until
+from tests.support.processes.clusters import RayNodes, SlurmNodes, ray_nodes, slurm_allocation, until
 from tests.support.processes.declared_fleet import DeclaredRegion, declared_fleet, until_running
 from tests.support.tiny_job import tiny_job
 
@@ -77,23 +78,25 @@ class NotRun(Exception):
 
 
 @contextmanager
-def launched(launcher: str, num_nodes: int = 1) -> Iterator[tuple[DeclaredRegion, RayNodes | None]]:
-    """Run the cluster of a launcher, and yield a region whose agent uses it and offers cores, and the nodes of Ray.
+def launched(launcher: str, num_nodes: int = 1) -> Iterator[tuple[DeclaredRegion, RayNodes | SlurmNodes | None]]:
+    """Run the cluster of a launcher, and yield a region whose agent uses it and offers cores, and the nodes.
 
     The variables of the cluster are those of this process meanwhile. Raises: NotRun if the cluster is not installed.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="periplus-bench-")))
-        variables, nodes = dict[str, str](), None
+        nodes: RayNodes | SlurmNodes | None = None
+        variables = dict[str, str]()
         try:
             if launcher == "ray":
-                nodes = stack.enter_context(ray_nodes(folder, num_nodes))
-                variables |= nodes.variables | {ADDRESS_VARIABLE: nodes.address}
+                nodes = of_ray = stack.enter_context(ray_nodes(folder, num_nodes))
+                variables |= {ADDRESS_VARIABLE: of_ray.address}
             elif launcher == "slurm":
-                variables |= stack.enter_context(slurm_allocation(folder)).variables
+                nodes = stack.enter_context(slurm_allocation(folder))
         except pytest.skip.Exception as error:
             raise NotRun(str(error)) from error
         patched = stack.enter_context(pytest.MonkeyPatch.context())
+        variables |= nodes.variables if nodes is not None else {}
         for name, text in {"PYTHONPATH": str(ROOT), **variables}.items():
             patched.setenv(name, text)
         yield DeclaredRegion(options=("--launcher", launcher)), nodes
@@ -192,20 +195,33 @@ async def _first_step(num_nodes: int) -> dict[str, float]:
 def killed_node_noticed_s() -> tuple[float, dict[str, Any]]:
     """Return the most seconds until a process of a killed node has failed, and those of each node."""
     with tempfile.TemporaryDirectory() as folder, launched("ray") as (_, nodes):
-        assert nodes is not None
+        assert isinstance(nodes, RayNodes)
         cluster = RayCluster(nodes.address, "eu")
+        found: dict[str, list[float]] = {"ray": [], "slurm": []}
         try:
-            found = [_noticed_s(cluster, nodes, Path(folder) / str(number)) for number in range(KILLED_NODES)]
+            for number in range(KILLED_NODES):
+                found["ray"].append(_new_node_noticed_s(cluster, nodes, Path(folder) / str(number)))
         finally:
             cluster.close(leaves_tasks=False)
-    return max(found), {"seconds": found, "agent_looks_every_s": RECONCILE_S}
+    for _ in range(KILLED_NODES):
+        with tempfile.TemporaryDirectory() as folder, launched("slurm") as (_, of_slurm):
+            assert isinstance(of_slurm, SlurmNodes)
+            place = Place(SlurmCluster(), of_slurm.variables, of_slurm)
+            found["slurm"].append(_noticed_s(place, of_slurm, Path(folder) / "slurm"))
+    return max(*found["ray"], *found["slurm"]), {"seconds": found, "agent_looks_every_s": RECONCILE_S}
 
 
-def _noticed_s(cluster: RayCluster, nodes: RayNodes, folder: Path) -> float:
-    folder.mkdir()
+def _new_node_noticed_s(cluster: RayCluster, nodes: RayNodes, folder: Path) -> float:
     place = Place(cluster, nodes.variables, nodes)
     place.node = nodes.add_node()
     until(lambda: place.node in cluster.nodes(), place.node)
+    noticed_s = _noticed_s(place, nodes, folder)
+    until(lambda: place.node not in cluster.nodes(), f"the end of {place.node}")  # the next one has the same name
+    return noticed_s
+
+
+def _noticed_s(place: Place, nodes: RayNodes | SlurmNodes, folder: Path) -> float:
+    folder.mkdir()
     supervisor = place.supervisor(folder)
     supervisor.perform(Start(place.task("wait"), 0), 1.0)
     running_pid(folder)
@@ -214,7 +230,6 @@ def _noticed_s(cluster: RayCluster, nodes: RayNodes, folder: Path) -> float:
     assert outcome(supervisor).state is TaskState.FAILED
     noticed_s = time.monotonic() - began_s
     say(f"node {place.node}: noticed after {noticed_s:.2f} s")
-    until(lambda: place.node not in cluster.nodes(), f"the end of {place.node}")  # the next one has the same name
     return noticed_s
 
 
