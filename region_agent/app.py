@@ -221,7 +221,7 @@ class Agent:
                 words_on=machines.cluster.words if machines.cluster else None,
                 owner=owner,
             ),
-            offered.machines,
+            offered.usable,
         )
         # Until the coordinator says otherwise, what runs here is wanted.
         self._desired |= self._supervisor.adopt(clock.monotonic_s())
@@ -513,14 +513,16 @@ class Agent:
         # While a device fails, each look says for how long it has.
         if has_news or news or has_problems(offered) or has_other_figures(self._inventory, offered):
             self._inventory = replace(offered, profiles=self._profiler.profiles)
-            self._supervisor.machines = offered.machines
+            self._supervisor.machines = offered.usable
             self._session.send(control_pb2.AgentMessage(inventory=inventory_to_pb(self._inventory)))
 
     async def _look(self, now_s: float) -> None:
         """Note which processes have ended, and report every task whose state has changed."""
         failed = self._supervisor.poll(now_s)
         for task in failed:
-            self._machines.doubt(task.machine, is_lost=task.machine in self._supervisor.lost)
+            self._machines.doubt(task.machine)
+        if self._machines.lose(self._supervisor.lost):
+            self._tasks.create_task(self._look_at_devices())  # so that they are asked at once
         if failed and (
             self._machines.cluster or any(each.kind is DeviceFamily.CUDA for each in self._inventory.own.devices)
         ):

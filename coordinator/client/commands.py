@@ -158,7 +158,7 @@ def submit(
 
     # After the connection is closed: the searches take seconds, and nobody needs them to go on.
     if planned := _ask(coordinator, call):
-        _say_more(*planned)
+        _say_more(*planned, is_new=not request.resume_from)
 
 
 @job.command("list")
@@ -482,10 +482,11 @@ def _say_plan(found: control_pb2.Job) -> None:
         _say(words)
 
 
-def _say_more(planned: control_pb2.Job, fleet: control_pb2.Fleet) -> None:
-    for words in (run_words, frontier_words):
-        if text := words(planned, fleet):
-            _say(text)
+def _say_more(planned: control_pb2.Job, fleet: control_pb2.Fleet, *, is_new: bool) -> None:
+    if is_new and (where := run_words(planned, fleet)):
+        _say(where)
+    if frontier := frontier_words(planned, fleet):
+        _say(frontier)
 
 
 async def _say_what_is_left(remote: Coordinator, ended: control_pb2.Job) -> None:

@@ -109,8 +109,8 @@ class TrainSection(Config):
     """How devices of several machines divide weights and optimizer. `full` divides them over all devices (FSDP).
     `hybrid` keeps a whole copy on each machine (HSDP): the network between machines carries the sums of gradients of
     each update and nothing else, and a device holds more. It needs as many devices on each machine; `full` is taken
-    otherwise. `auto` takes `hybrid` on GPUs if what the copy needs takes at most half of their memory. It changes
-    results only by the rounding of sums."""
+    otherwise. `auto` takes `hybrid` on GPUs if what the copy needs takes at most half of their memory. Plans count the
+    time and the memory of `full`. It changes results only by the rounding of sums."""
 
     micro_batch_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Largest number of tokens in one forward and backward pass, prompts and completions together. A longer sequence

@@ -8,8 +8,8 @@ all-reduce (trainer/distributed/node_all_reduce.py). Nodes are measured one afte
 makes the figures smaller.
 
 A process of the agent's node listens, and says at which port. The others dial the address at which the agent listens,
-and a rank sends from the address from which it dialled. A measurement that fails is logged, leaves its figure out, and
-is tried again after `RETRY_S`.
+and a rank sends from the address from which it dialled. A measurement that fails is logged, and leaves its figure out.
+A node is tried again after `RETRY_S`, and the all-reduce when a node was measured.
 """
 
 import json

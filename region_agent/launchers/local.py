@@ -102,7 +102,7 @@ class Supervisor:
         self._folders = TaskFolders(settings.task_dir)
         self._noted: dict[str, StartedProcess] = {}
         self.lost: set[str] = set()
-        """Nodes that the last `poll` has found to be lost."""
+        """Nodes on which the last `poll` has lost a process or a rank of a trainer."""
         self.processes: dict[str, Process] = {}
 
     def adopt(self, now_s: float) -> dict[str, LocalTask]:
@@ -156,11 +156,13 @@ class Supervisor:
             # Before the outcome is recorded, so that a restart does not meet what the earlier process had started.
             child.kill_group()
             # The outcome is what the process wrote about itself; without that, what its exit status says.
-            outcome = TaskOutcome.of_exit(exit_code, self._folders.status(task_id))
-            if exit_code == NODE_LOST and self._settings.words_on is not None:
-                node = self.processes[task_id].task.machine
-                self.lost.add(node)
-                outcome = TaskOutcome(state=TaskState.FAILED, message=f"its node {node} was lost")
+            task, status = self.processes[task_id].task, self._folders.status(task_id)
+            outcome = TaskOutcome.of_exit(exit_code, status)
+            if exit_code == NODE_LOST and self._settings.words_on is not None and not status:
+                self.lost.add(task.machine)
+                outcome = TaskOutcome(state=TaskState.FAILED, message=f"its node {task.machine} was lost")
+            # As trainer/distributed/followers.py names the machine of a lost rank.
+            self.lost |= {each.machine for each in task.others if f" on {each.machine} (process" in outcome.message}
             self._folders.remove(task_id)
             self.processes[task_id] = replace(self.processes[task_id], outcome=outcome, ended_at_s=now_s)
             if outcome.state is TaskState.FAILED:

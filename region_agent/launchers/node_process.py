@@ -97,6 +97,7 @@ def main() -> int:
         if kept is not None:
             threading.Thread(target=_end_with, args=(kept, child), daemon=True).start()
     code = child.wait()
+    is_lost = bool(options.step) and lost.is_set()
     if kept is not None and not options.step:
         with contextlib.suppress(OSError):
             kept.sendall(b".")
@@ -106,7 +107,7 @@ def main() -> int:
             os.killpg(child.pid, 0)
             time.sleep(LOOK_S)
         os.killpg(child.pid, signal.SIGKILL)
-    if options.step and lost.is_set():
+    if is_lost:
         sys.stderr.write(f"node {options.step} of the Slurm allocation is lost\n")
         return NODE_LOST
     number = -code if code < 0 else code - _SIGNAL_BASE
@@ -128,14 +129,15 @@ def _listening(environment: dict[str, str]) -> socket.socket:
 def _dialled(there: str) -> socket.socket | None:
     host, _, rest = there.partition(":")
     port, _, secret = rest.partition(":")
+    if not there:
+        return None
     try:
-        connection = socket.create_connection((host, int(port)), DIAL_S) if there else None
+        connection = socket.create_connection((host, int(port)), DIAL_S)
+        _ask_when_silent(connection)
+        connection.sendall(secret.encode())
     except OSError as error:
         sys.stderr.write(f"{host}:{port} cannot be reached from this node, whose loss is seen late: {error}\n")
         return None
-    if connection is not None:
-        _ask_when_silent(connection)
-        connection.sendall(secret.encode())
     return connection
 
 
@@ -166,6 +168,8 @@ def _watch(listening: socket.socket, there: str, child: "subprocess.Popen[bytes]
         if connection.recv(1):
             return
     time.sleep(LOST_S)
+    if child.poll() is not None:
+        return
     lost.set()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)

@@ -66,7 +66,7 @@ def main() -> int:
         held = groups.held(up)
         names = [up[node_id]["NodeName"] for node_id in sorted(held, key=lambda each: (each != here, each))]
         # A cluster that has just started may not show all nodes at the first look.
-        is_started = (len(held) == len(up) and up.keys() == before) or clock.monotonic_s() - began_s > GROUP_S
+        is_started = (own and len(held) == len(up) and up.keys() == before) or clock.monotonic_s() - began_s > GROUP_S
         before = up.keys()
         if names != said and (names or said) and is_started:
             at = ray.get_runtime_context().gcs_address

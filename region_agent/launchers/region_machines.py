@@ -4,7 +4,8 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
 from pydantic import TypeAdapter, ValidationError
@@ -49,34 +50,31 @@ class RegionMachines:
         self._known: dict[str, Machine] = {}
         self._doubted: set[str] = set()
         self._lost: set[str] = set()
-        self._asking: subprocess.Popen[bytes] | None = None
+        self._asking, self._is_stopped = threading.Lock(), False
+        self._asked: subprocess.Popen[bytes] | None = None
         self._machines: tuple[Machine, ...] = ()
         self._fabric = RegionFabric(cluster, config.listen) if cluster else None
 
-    def doubt(self, node: str, *, is_lost: bool = False) -> None:
-        """Ask a node anew at the next look, since a task has failed there. A lost one is not offered until then."""
+    def doubt(self, node: str) -> None:
+        """Ask a node anew at the next look, since a task has failed there."""
         self._doubted.add(node)
-        if is_lost:
-            self._lost.add(node)
+
+    def lose(self, nodes: Collection[str]) -> bool:
+        """Offer these nodes no more until they answer, and return whether there are any."""
+        self._lost.update(nodes)
+        return bool(nodes)
 
     def read(self, now_s: float, *, anew: bool = False, asks: bool = True) -> Inventory:
         """Return what the region offers now. Nodes are asked when they come, and `anew`. Call it in a thread.
 
         Without `asks` nodes that have come are left out, and so it does not wait for them.
 
-        Raises: ConfigError for a file of devices that is wrong, Unreachable if the cluster has never answered.
+        Raises: ConfigError for a file of devices that is wrong, Unreachable if no node was ever up.
         """
         here = inventory(self._config, self._engines, self._accelerators, now_s)
         if self.cluster is None:
             return here
-        try:
-            nodes = tuple(each for each in self.cluster.nodes() if each not in self._lost or self._is_back(each, asks))
-        except Unreachable as error:
-            if not self._machines:
-                raise
-            event(log, logging.WARNING, "cluster_away", why=error)
-            # Nothing can be started there meanwhile.
-            return replace(here, machines=tuple(replace(each, has_launcher=False) for each in self._machines))
+        nodes, up = self._nodes(self.cluster, asks), tuple[Machine, ...]()
         if self._config.devices_file is not None:
             machines = declared(self._config.devices_file, replace(here.own, name=self.cluster.own))
             # Nodes have the environment of the agent.
@@ -87,9 +85,13 @@ class RegionMachines:
                 if asks and (anew or node not in self._known or node in self._doubted):
                     self._ask(self.cluster, node)
             up = tuple(self._known[node] for node in nodes if node in self._known)
+        up = tuple(each for each in up if each.name not in self._lost)  # meanwhile
         if not up:
-            raise Unreachable(f"no node of the cluster offers anything ({', '.join(nodes) or 'none is up'})")
-        if up and self.cluster.own not in nodes:  # others use it, or it is there to manage the cluster alone
+            if not self._machines:
+                raise Unreachable(f"no node of the cluster offers anything ({', '.join(nodes) or 'none is up'})")
+            # Nothing can be started there meanwhile.
+            return replace(here, machines=tuple(replace(each, has_launcher=False) for each in self._machines))
+        if all(each.name != self.cluster.own for each in up):  # others use it, or it only manages the cluster
             up = (replace(here.own, name=self.cluster.own, has_launcher=False), *up)
         self._machines = up
         if self._fabric is None or len(up) < 2:
@@ -106,28 +108,39 @@ class RegionMachines:
 
     def stop(self) -> None:
         """End the measurement, or the question to a node, that runs, for an agent that stops."""
-        if self._asking is not None:
-            self._asking.kill()
+        self._is_stopped = True
+        if self._asked is not None:
+            self._asked.kill()
         if self._fabric is not None:
             self._fabric.stop()
 
-    def _is_back(self, node: str, asks: bool) -> bool:
-        if asks and self.cluster is not None and self._ask(self.cluster, node, BACK_S):
-            self._lost.discard(node)
-        return node not in self._lost
+    def _nodes(self, cluster: Cluster, asks: bool) -> tuple[str, ...]:
+        try:
+            nodes = cluster.nodes()
+        except Unreachable as error:
+            if not self._machines:
+                raise
+            event(log, logging.WARNING, "cluster_away", why=error)
+            return ()
+        for node in self._lost.intersection(nodes) if asks else ():
+            if self._ask(cluster, node, BACK_S):
+                self._lost.discard(node)
+        return tuple(each for each in nodes if each not in self._lost)
 
     def _ask(self, cluster: Cluster, node: str, limit_s: float = ASK_S) -> bool:
         self._doubted.discard(node)
         words = [*cluster.words(node, {}), sys.executable, "-m", __name__, node, self._config.model_dump_json()]
         pipe, told = subprocess.PIPE, b""
         try:
-            with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as self._asking:
+            with self._asking, subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe) as asked:
+                self._asked = asked
                 try:
-                    answer, told = self._asking.communicate(timeout=limit_s)
+                    answer, told = asked.communicate(timeout=0.0 if self._is_stopped else limit_s)
                 finally:
-                    self._asking.kill()
+                    asked.kill()
             self._known[node] = _MACHINE.validate_json(answer.splitlines()[-1])
         except (OSError, subprocess.SubprocessError, ValidationError, IndexError) as error:
+            self._known.pop(node, None)
             why = told.decode(errors="replace")[-500:] or explained_error(error)
             event(log, logging.WARNING, "node_unknown", node=node, why=why)
             return False

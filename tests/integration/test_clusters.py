@@ -78,6 +78,37 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
         asyncio.run(scene())
 
 
+def test_a_trainer_waits_for_a_node_of_slurm_that_died_and_goes_on_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tiny_job(
+        tmp_path, steps=4000, staleness=1, train={"devices": 3, "groups_per_step": 4}, checkpoint={"every_steps": 2}
+    )
+    with slurm_allocation(tmp_path / "slurm") as nodes:
+        for name, text in nodes.variables.items():
+            monkeypatch.setenv(name, text)
+        region = DeclaredRegion(devices=CORES, others={"n1": CORES}, options=("--launcher", "slurm"))
+
+        async def scene() -> None:
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
+                await until_offered(remote, ["n0", "n1"])
+                job_id = (await remote.submit(submission(job, "r"))).job_id
+                await until_running(remote, job_id, DEADLINE_S)
+                placed = await until_version(remote, job_id, 2)
+                assert sorted(place.partition(":")[0] for place in places_of(placed)) == ["n0", "n1"]
+                nodes.kill_node("n1")
+                await until_offered(remote, ["n0"])
+                while "waits for 3 devices in eu" not in (waiting := await remote.job(job_id)).doing:
+                    assert job_state(waiting) != "failed", waiting.reason
+                    await asyncio.sleep(0.2)
+                nodes.start_node("n1")
+                await until_offered(remote, ["n0", "n1"])
+                await until_version(remote, job_id, waiting.policy.version + 1)
+                await remote.cancel(job_id)
+
+        asyncio.run(scene())
+
+
 async def until_offered(remote: Coordinator, names: list[str]) -> control_pb2.Inventory:
     """Return what the region offers, once it offers all of these machines. A busy node is held seconds later."""
     while True:

@@ -5,8 +5,8 @@ they need while rank 0 loads and warms up the model. `build` joins them, divides
 
 Invariants:
 - Commands are executed one after the other, in the same order on all ranks.
-- If a rank ends, whatever waits for it fails within a second with RankLost, which says which rank and why. Nothing can
-  be saved then, since the rank's rows are gone; the run goes on from its last checkpoint.
+- If a rank ends, whatever waits for it fails within two seconds with RankLost, which says which rank and why. Nothing
+  can be saved then, since the rank's rows are gone; the run goes on from its last checkpoint.
 """
 
 import os

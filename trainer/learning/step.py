@@ -247,6 +247,8 @@ def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> torch.Te
     # the factor by which all of them scale their rows.
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
+        mesh, norm = norm.device_mesh, norm.full_tensor()
+        if mesh.ndim > 1:  # copies on several machines, whose sums may differ by rounding, must stay alike
+            torch.distributed.broadcast(norm, group_src=0, group=mesh.get_group(0))
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm

@@ -10,6 +10,7 @@ import pytest
 
 from periplus import clock
 from periplus.errors import Unreachable
+from periplus.values.machine import Inventory
 from region_agent.config import AgentConfig, LauncherName
 from region_agent.control.accelerators import Accelerators
 from region_agent.launchers import fabric
@@ -166,12 +167,25 @@ def test_two_nodes_of_ray_are_measured(tmp_path: Path, monkeypatch: pytest.Monke
             cluster.close(leaves_tasks=False)
 
 
-def test_an_agent_whose_own_node_is_not_held_starts_nothing_there(tmp_path: Path) -> None:
+def up(offered: Inventory) -> list[str]:
+    return [each.name for each in offered.usable]
+
+
+def test_a_node_is_offered_while_it_is_held_and_answers(tmp_path: Path) -> None:
     path = tmp_path / "devices.yaml"
     entry = "- {num_cores: 2, memory_gib: 1, name: n1, devices: [{kind: cpu, cores: [0]}]}"
     path.write_text(f"schema: periplus.devices/1\nmachines:\n- devices: [{{kind: cpu, cores: [0]}}]\n{entry}\n")
-    cluster = ClusterHere("env")
+    cluster = ClusterHere("env", f"PYTHONPATH={ROOT}")
     made = machines(tmp_path, cluster, devices_file=path)
-    assert [(each.name, each.has_launcher) for each in made.read(0.0).machines] == [("n0", True), ("n1", True)]
+    assert up(made.read(0.0)) == ["n0", "n1"]
     cluster.up = ("n1",)
-    assert [(each.name, each.has_launcher) for each in made.read(0.0).machines] == [("n0", False), ("n1", True)]
+    offered = made.read(0.0)
+    assert (offered.own.name, up(offered)) == ("n0", ["n1"]), "others use the agent's own"
+    assert not made.lose(())
+    assert made.lose({"n1"})
+    assert up(made.read(0.0, asks=False)) == []
+    cluster.prefix = ("false",)
+    assert up(made.read(0.0)) == [], "it does not answer"
+    cluster.prefix = ("env", f"PYTHONPATH={ROOT}")
+    assert up(made.read(0.0, asks=False)) == []
+    assert up(made.read(0.0)) == ["n1"]

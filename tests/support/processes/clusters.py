@@ -65,7 +65,7 @@ def until(true: Callable[[], object], what: str) -> None:
 class SlurmNodes:
     """An allocation of the nodes n0 and n1 of a Slurm cluster of this machine, for a process on n0."""
 
-    def __init__(self, variables: Mapping[str, str], daemons: Mapping[str, "subprocess.Popen[bytes]"]) -> None:
+    def __init__(self, variables: Mapping[str, str], daemons: dict[str, "subprocess.Popen[bytes]"]) -> None:
         self.variables, self._daemons = variables, daemons
 
     def processes(self, name: str) -> set[psutil.Process]:
@@ -79,6 +79,12 @@ class SlurmNodes:
                 ):
                     found.add(each)
         return found
+
+    def start_node(self, name: str) -> None:
+        """Start the daemon of a node that was killed."""
+        self._daemons[name].wait()
+        environment = {**os.environ, "SLURM_CONF": self._conf}
+        self._daemons[name] = subprocess.Popen(["slurmd", "-D", "-N", name], env=environment, stderr=subprocess.DEVNULL)
 
     def kill_node(self, name: str) -> None:
         """Kill the daemons of a node and all that they have started, as a machine dies."""
@@ -118,7 +124,7 @@ def slurm_allocation(folder: Path) -> Iterator[SlurmNodes]:
         for name, words in daemons.items():
             with (folder / f"{name}.out").open("wb") as output:
                 started[name] = subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
-            running.callback(_ended, started[name])
+            running.callback(lambda name=name: _ended(started[name]))  # type: ignore[misc]
             if name == "munged":
                 until(lambda: (folder / "munge" / "socket").exists(), "munged")
         states = ["sinfo", "--noheader", "--Node", "--format=%T"]
