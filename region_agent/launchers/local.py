@@ -401,7 +401,7 @@ def devices_of(task: LocalTask, place: MachineDevices, machines: Sequence[Machin
     """Return a task's devices on a machine. Raises: Denied if one or the machine is not there, or does not work."""
     machine = next((each for each in machines if each.name == place.machine), None)
     if machine is None:
-        known = ", ".join(each.name for each in machines)
+        known = ", ".join(each.name for each in machines) or "no machine now"
         raise Denied(
             f"{task.task_id} is planned on the machine {place.machine}, and this agent starts processes on {known}"
         )
