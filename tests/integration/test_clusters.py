@@ -13,7 +13,8 @@ from tests.support.processes.clusters import ray_nodes, slurm_allocation
 from tests.support.processes.declared_fleet import DeclaredRegion, declared_fleet, until_running
 from tests.support.tiny_job import tiny_job
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+# Ray, Slurm and several processes with torch take minutes beside other tests.
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DEADLINE_S = 120.0
 CORES = ({"kind": "cpu"}, {"kind": "cpu"})
@@ -35,7 +36,7 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
         region = DeclaredRegion(devices=EMULATED * 2, others={"n1": EMULATED}, options=options)
 
         async def scene() -> None:
-            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
                 await until_offered(remote, ["n0", "n1"])
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 placed = await until_running(remote, job_id, DEADLINE_S)
@@ -60,7 +61,7 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
         region = DeclaredRegion(devices=CORES, others={"n1": CORES, third: CORES}, options=("--launcher", "ray"))
 
         async def scene() -> None:
-            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(4 * DEADLINE_S):
                 await until_offered(remote, ["n0", "n1", third])
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 await until_running(remote, job_id, DEADLINE_S)
@@ -90,7 +91,7 @@ def test_a_trainer_waits_for_a_node_of_slurm_that_died_and_goes_on_when_it_is_ba
         region = DeclaredRegion(devices=CORES, others={"n1": CORES}, options=("--launcher", "slurm"))
 
         async def scene() -> None:
-            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(4 * DEADLINE_S):
                 await until_offered(remote, ["n0", "n1"])
                 job_id = (await remote.submit(submission(job, "r"))).job_id
                 await until_running(remote, job_id, DEADLINE_S)
@@ -142,7 +143,7 @@ def test_nodes_say_what_they_have_and_how_fast_they_reach_each_other(
         region = DeclaredRegion(options=("--launcher", "ray"))
 
         async def scene() -> None:
-            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(DEADLINE_S):
+            async with declared_fleet(tmp_path, {"eu": region}) as remote, asyncio.timeout(2 * DEADLINE_S):
                 offered = await until_offered(remote, ["n0", "n1"])
                 assert all(each.engines and each.devices for each in offered.machines)
                 while not offered.fabric_bytes_per_s:
