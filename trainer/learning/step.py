@@ -135,7 +135,7 @@ def actor_gradient(
     actor.optimizer.zero_grad(set_to_none=True)
     totals, sums = [], []
     # This rank's rows only. Losses are shares of the whole update's mean, so gradients of micro-batches add up.
-    for chosen in _last_told(actor, micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks)):
+    for chosen in _summed_once(actor, micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks)):
         index_B = batch.index(chosen)
         part, part_targets = batch.take(chosen), targets.take(index_B)
         logprobs_BT, entropies_BT = completion_scores(actor.model, part, settings.temperature)
@@ -171,7 +171,7 @@ def critic_gradient(
     counts = counts_of(batch, rows)
     critic.optimizer.zero_grad(set_to_none=True)
     totals = []
-    for chosen in _last_told(critic, micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks)):
+    for chosen in _summed_once(critic, micro_batches_of_rank(rows, batch.sizes, settings.micro_batch, ranks)):
         part, part_targets = batch.take(chosen), targets.take(batch.index(chosen))
         assert part_targets.values_BU is not None
         assert part_targets.returns_BT is not None
@@ -206,7 +206,7 @@ def counts_of(batch: Batch, rows: Sequence[int]) -> StepCounts:
     return StepCounts(num_tokens=batch.num_tokens_of(rows), num_sequences=len(rows))
 
 
-def _last_told(trained: Trained, micro_batches: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+def _summed_once(trained: Trained, micro_batches: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     # Copies of a model on several machines sum their gradients once, in the last pass.
     for number, chosen in enumerate(micro_batches, 1):
         for module in trained.model.modules():
