@@ -14,7 +14,7 @@ again when a command reads it (`planner.commands.output.read_plan`).
 import json
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 from pydantic.functional_validators import ValidateAs
@@ -58,6 +58,9 @@ class Assignment:
     """Devices that share each layer of a rollout worker's engine; 0 if its engines are servers that run already."""
     data: Degree = 1
     """Processes that share the trainer's steps, each on a device of its own."""
+    sharding: Literal["", "full", "hybrid", "none"] = ""
+    """How they divide weights and optimizer, for a job that leaves it open (`train.sharding`). Empty leaves it to the
+    trainer."""
     by_turns: bool = False
     """Whether these rollout workers have no devices of their own, but use the trainer's by turns with it."""
     share: Annotated[float, Field(ge=0, le=1.000001)] | None = None

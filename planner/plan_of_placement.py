@@ -7,10 +7,11 @@ oracle's evaluation and the proved bound. Nothing here searches or checks a plac
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from planner.answer.evaluation import Evaluation
 from planner.answer.outcome import Incumbent, objective_value
-from planner.answer.placement import Placement, Pool
+from planner.answer.placement import Layout, Placement, Pool, Sharding
 from planner.cost.step.binding import binding_sentence
 from planner.cost.step.fixed_terms import regions_of, trainer_region_of
 from planner.cost.tables.cost_tables import CostTables, UnitCost
@@ -58,8 +59,15 @@ def _trainer(cost_tables: CostTables, placement: Placement, region: str) -> Assi
         device="+".join(dict.fromkeys(_device(cost_tables, pool) for pool in pools)),
         tensor=layout.tensor,
         data=max(1, sum(pool.num_units for pool in pools) // layout.pipeline),
+        sharding="" if cost_tables.problem.limits.fsdp is None else _sharding(pools[0], layout),
         usd_per_hour=_rent(cost_tables, pools),
     )
+
+
+def _sharding(pool: Pool, layout: Layout) -> Literal["", "full", "hybrid", "none"]:
+    if pool.num_units == 1:
+        return ""
+    return "none" if layout.sharding is Sharding.NONE else "hybrid" if layout.copies > 1 else "full"
 
 
 def _rollouts(cost_tables: CostTables, placement: Placement, evaluation: Evaluation) -> Iterator[Assignment]:

@@ -17,6 +17,7 @@ from transformers import PretrainedConfig
 
 from periplus.job.inputs import reference_folder
 from periplus.job.job_file import JobFile
+from periplus.job.train_section import SMALL_MODEL, ShardingChoice
 from trainer.data.adapters import AdapterSettings, inject, round_base, trained_parameters
 from trainer.data.pretrained import load_weights
 from trainer.learning.advantages import AdvantageSettings
@@ -160,18 +161,29 @@ def settled(job: JobFile, model: Any, device: torch.device, ranks: Sequence[int]
     one of them has the weights on that device.
     """
     kind = _compute_dtype(job, model, device)
-    is_hybrid = len(ranks) > 1 and len(set(ranks)) == 1 and job.train.sharding != "full"
-    if is_hybrid and job.train.sharding == "auto":
-        copy_bytes = _taken_bytes(job, model, device, kind, ranks[0])
-        is_hybrid = device.type == "cuda" and 2 * copy_bytes <= free_device_bytes(device)
-    plan = pass_plan(job, model, device, ranks[0] if is_hybrid else None)
+    shards: dict[ShardingChoice, int] = {"full": sum(ranks), "none": 1}
+    if len(ranks) > 1 and len(set(ranks)) == 1:
+        shards["hybrid"] = ranks[0]
+    sharding = job.train.sharding if job.train.sharding in shards else "full"
+    if job.train.sharding == "auto" and sum(ranks) > 1:
+        fewest_messages_first = sorted(shards, key=lambda name: shards[name])
+        sharding = next((name for name in fewest_messages_first if _fits(job, model, device, shards[name])), "full")
+    plan = pass_plan(job, model, device, shards[sharding])
     decided = {
         "dtype": str(kind).removeprefix("torch."),
         "micro_batch_tokens": plan.tokens,
         "activation_checkpointing": "on" if plan.recompute else "off",
-        "sharding": "hybrid" if is_hybrid else "full",
+        "sharding": sharding,
     }
     return job.model_copy(update={"train": job.train.model_copy(update=decided)})
+
+
+def _fits(job: JobFile, model: Any, device: torch.device, num_ranks: int) -> bool:
+    """Return whether a copy that so many ranks divide leaves a device enough memory."""
+    if device.type != "cuda":
+        return num_ranks == 1 and sum(parameter.numel() for parameter in model.parameters()) <= SMALL_MODEL
+    kind = _compute_dtype(job, model, device)
+    return 2 * _taken_bytes(job, model, device, kind, num_ranks) <= free_device_bytes(device)
 
 
 def build_learner(

@@ -25,10 +25,11 @@ import numpy as np
 
 from planner.answer.evaluation import Evaluation, Violation
 from planner.answer.outcome import objective_value
-from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
+from planner.answer.placement import Group, Layout, Placement, Pool
 from planner.cost.oracle import evaluate
 from planner.cost.tables import validity
 from planner.cost.tables.cost_tables import CostTables
+from planner.cost.tasks.layer_cuts import shardings
 from planner.problem.device_classes import DeviceClass
 from planner.problem.goal import Problem
 from planner.problem.workload import TRAINING, Task
@@ -237,7 +238,8 @@ class _Space:
             tasks = self.groups[group]
             others = [task for task in tasks if task not in TRAINING]
             pools = []
-            for train in _train_layouts(size, num):
+            machine_units, fsdp = at.gpus_per_machine // size, self.cost_tables.problem.limits.fsdp
+            for train in _train_layouts(size, num, machine_units, fsdp):
                 for rest in product(*(self._layouts(task, size, True) for task in others)):
                     laid_out = dict(zip(others, rest, strict=True))
                     pools.append(_pool(at, size, num, tasks, [laid_out.get(task, train) for task in tasks]))
@@ -288,17 +290,20 @@ def _told(value: object) -> Hashable:
     return value
 
 
-def _train_layouts(size: int, num: int) -> Iterator[Layout]:
+def _train_layouts(size: int, num: int, machine_units: int, fsdp: str | None) -> Iterator[Layout]:
     for pipeline in validity.PIPELINE:
         if num % pipeline or num // pipeline not in validity.DATA:
             continue
-        for sharding, recompute, micro_batch in product(Sharding, (False, True), validity.MICRO_BATCH):
-            if not (sharding is Sharding.FULL and pipeline > 1) and not (
-                sharding is not Sharding.NONE and num == pipeline
-            ):
-                yield Layout(
-                    tensor=size, pipeline=pipeline, sharding=sharding, recompute=recompute, micro_batch=micro_batch
-                )
+        modes = shardings(pipeline, num // pipeline, machine_units, fsdp)
+        for (mode, copies), recompute, micro_batch in product(modes, (False, True), validity.MICRO_BATCH):
+            yield Layout(
+                tensor=size,
+                pipeline=pipeline,
+                sharding=mode,
+                copies=copies,
+                recompute=recompute,
+                micro_batch=micro_batch,
+            )
 
 
 def _pool(at: DeviceClass, size: int, num: int, tasks: tuple[Task, ...], layouts: Sequence[Layout]) -> Pool:

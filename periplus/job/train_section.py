@@ -14,6 +14,14 @@ MAX_DEVICES = 64
 """Largest number of devices of one trainer: eight machines with eight GPUs. Chosen by hand."""
 
 
+ShardingChoice = Literal["auto", "full", "hybrid", "none"]
+"""How a trainer's devices divide weights and optimizer (`train.sharding`)."""
+
+SMALL_MODEL = 16_000_000
+"""Most parameters of a model of which each process of a trainer on cores keeps a copy (`train.sharding: auto`). Chosen
+by hand: weights, gradients and optimizer take some 300 MB then."""
+
+
 class OptimizerSection(Config):
     """The optimizer that updates the weights."""
 
@@ -105,12 +113,12 @@ class TrainSection(Config):
     may give the trainer fewer, where the others are worth more as generators. It changes results only by the rounding
     of sums."""
 
-    sharding: Literal["auto", "full", "hybrid"] = "auto"
-    """How devices of several machines divide weights and optimizer. `full` divides them over all devices (FSDP).
-    `hybrid` keeps a whole copy on each machine (HSDP): the network between machines carries the sums of gradients of
-    each update and nothing else, and a device holds more. It needs as many devices on each machine; `full` is taken
-    otherwise. `auto` takes `hybrid` on GPUs if what the copy needs takes at most half of their memory. Plans count the
-    time and the memory of `full`. It changes results only by the rounding of sums."""
+    sharding: ShardingChoice = "auto"
+    """How several devices divide weights and optimizer. `full` divides them over all devices (FSDP). `hybrid` keeps a
+    whole copy on each machine (HSDP), if all machines have as many devices, and `none` one on each device (DDP): fewer
+    messages, and more memory. `auto` takes what the plan found fastest. Without a plan that says it, `auto` is `none`
+    on cores for small models, and on GPUs the fewest messages with which what is kept takes at most half of the
+    memory. It changes results only by the rounding of sums."""
 
     micro_batch_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     """Largest number of tokens in one forward and backward pass, prompts and completions together. A longer sequence

@@ -47,6 +47,8 @@ class Layout:
     """Number of pipeline stages. Only training has more than 1."""
     sharding: Sharding = Sharding.NONE
     """Sharding of the training state."""
+    copies: Degree = 1
+    """Copies of a fully sharded training state: with more than 1, each machine has one (HSDP)."""
     recompute: bool = False
     """Whether training recomputes the activations of a layer in the backward pass."""
     micro_batch: Degree = 1

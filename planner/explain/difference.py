@@ -177,6 +177,7 @@ def _layout(task: Task, layout: Layout) -> str:
     parts = [("tensor", layout.tensor), ("pipeline", layout.pipeline)]
     shown = " x ".join(f"{what} {num}" for what, num in parts if num > 1 or what == "tensor")
     extras = [f"{layout.sharding.value} sharded"] if layout.sharding is not Sharding.NONE else []
+    extras += [f"{layout.copies} copies"] * (layout.copies > 1)
     extras += ["recomputing"] * layout.recompute
     extras += [f"micro-batches of {layout.micro_batch}"] * (task in TRAINING and layout.micro_batch > 1)
     extras += [f"{layout.batch} sequences each"] * bool(layout.batch)

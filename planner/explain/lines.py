@@ -158,6 +158,7 @@ def _layout(task: Task, pool: Pool, layout: Layout) -> str:
     parts.append(("data" if task in TRAINING else "replicas", data))
     shown = " x ".join(f"{what} {num}" for what, num in parts if num > 1) or "one device"
     extras = [f"{layout.sharding.value} sharded"] if layout.sharding is not Sharding.NONE else []
+    extras += [f"{layout.copies} copies"] * (layout.copies > 1)
     extras += ["recomputing"] * layout.recompute
     extras += [f"{layout.batch} sequences each"] * bool(layout.batch)
     return shown + (f" ({', '.join(extras)})" if extras else "")

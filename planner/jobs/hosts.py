@@ -13,6 +13,7 @@ device is what one process has, all that a worker's engine is divided over or a 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from periplus.job.train_section import SMALL_MODEL, ShardingChoice
 from planner.devices.catalogue import CPU, gpu_types
 from planner.jobs.needs import Needs
 from planner.jobs.refusals import obstacle
@@ -100,7 +101,7 @@ def _problem(
         generating=frozenset(needs.rollout_regions or ()),
     )
     # The job says how many processes train, so a plan spreads training over no more.
-    limits = replace(limits, max_data=needs.trainer_devices)
+    limits = replace(limits, max_data=needs.trainer_devices, fsdp=_fsdp(fleet, needs, workload, trainer_region))
     # A device that stands for all that a worker has, or for a share of one, is joined with no other.
     if shares or needs.workers_per_region is not None:
         limits = replace(limits, engine_tensors=frozenset({1}), turns_on=frozenset())
@@ -108,6 +109,14 @@ def _problem(
         limits = replace(limits, engine_tensors=frozenset({max(1, needs.worker_devices)}))
     fleet = _processes(fleet, needs, trainer_region, shares)
     return Problem(fleet=fleet, workload=workload, goal=needs.goal, rules=rules, limits=limits)
+
+
+def _fsdp(fleet: Fleet, needs: Needs, workload: Workload, trainer_region: str) -> ShardingChoice:
+    # Processes on cores share the memory of their host, which is no device's: so the trainer's own rule counts there.
+    region = next(each for each in fleet.regions if each.name == trainer_region)
+    if needs.sharding != "auto" or any(_accelerators(fleet, region)):
+        return needs.sharding
+    return "none" if workload.models[Task.ACTOR_TRAINING].num_params <= SMALL_MODEL else "full"
 
 
 def _processes(fleet: Fleet, needs: Needs, trainer_region: str, shares: bool) -> Fleet:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from periplus.job.job_file import JobFile
+from periplus.job.train_section import SMALL_MODEL, ShardingChoice
 from periplus.values.machine import DeviceCount
 from planner.problem.fleet import Region
 from planner.problem.goal import Goal, Objective
@@ -63,6 +64,8 @@ class Needs:
     """Devices of one rollout worker; 0 if its engines are servers that run already. None leaves them to the plan."""
     devices: Mapping[str, DeviceCount] | None = None
     """Free devices by region. None if they are not known, and no limit."""
+    sharding: ShardingChoice = "auto"
+    """How processes of the trainer divide what they train (`train.sharding`)."""
     goal: Goal = field(default_factory=Goal)
     """What a plan of the job minimises, and its limits."""
 
@@ -135,8 +138,9 @@ def needs_of(job: JobFile, model_bytes: int | None = None, devices: Mapping[str,
         workers_per_region=job.plan.workers_per_region,
         has_own_code=job.has_own_code,
         trainer_devices=job.train.devices,
+        sharding=job.train.sharding,
         model_bytes=size,
-        trainer_memory_bytes=PROCESS_BYTES * job.train.devices + 10 * (size or 0),
+        trainer_memory_bytes=PROCESS_BYTES * job.train.devices + 10 * (size or 0) * _trainer_copies(job, size),
         rollout_memory_bytes=PROCESS_BYTES + 6 * (size or 0) + _engine_bytes(job),
         worker_devices=0 if job.engine.url else job.engine.tensor_parallel,
         devices=devices,
@@ -151,6 +155,13 @@ def _goal(job: JobFile) -> Goal:
     if plan.max_usd_per_hour is not None:
         return Goal(objective=Objective.THROUGHPUT_UNDER_BUDGET, max_usd_per_hour=plan.max_usd_per_hour)
     return Goal()
+
+
+def _trainer_copies(job: JobFile, model_bytes: int | None) -> int:
+    """Return how many whole copies of the model a trainer on the cores of one machine has."""
+    is_small = (model_bytes or 0) <= 2 * SMALL_MODEL
+    is_whole = job.train.sharding == "none" or (job.train.sharding == "auto" and is_small)
+    return job.train.devices if is_whole else 1
 
 
 def _engine_bytes(job: JobFile) -> int:

@@ -5,10 +5,10 @@ from itertools import product
 
 from periplus.errors import ConfigError
 from periplus.values.machine import Pace
-from planner.answer.placement import Layout, Pool, Sharding
+from planner.answer.placement import Layout, Pool
 from planner.calibration.profiled_fleet import without_overheads
 from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.cost.tasks.layer_cuts import MICRO_BATCH
+from planner.cost.tasks.layer_cuts import MICRO_BATCH, shardings
 from planner.plan import Assignment, TaskKind
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet, Machines
@@ -60,8 +60,9 @@ def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuTy
 def _training_s(cost_tables: CostTables, at: DeviceClass, each: Assignment) -> float:
     """Return the seconds of training in a step, with the fastest layout that fits into the trainer's devices."""
     tasks, found = (Task.ACTOR_TRAINING,), []
-    for sharding, recompute, micro_batch in product(Sharding, (False, True), MICRO_BATCH):
-        layout = Layout(tensor=1, sharding=sharding, micro_batch=micro_batch, recompute=recompute)
+    modes = shardings(1, each.data, at.gpus_per_machine, "auto")
+    for (sharding, copies), recompute, micro_batch in product(modes, (False, True), MICRO_BATCH):
+        layout = Layout(tensor=1, sharding=sharding, copies=copies, micro_batch=micro_batch, recompute=recompute)
         pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=((tasks[0], layout),))
         if isinstance(cost_tables.pool(tasks, pool), UnitCost):
             found.append(cost_tables.mesh(tasks, (pool,)).times[tasks[0]].total_s)

@@ -4,6 +4,10 @@ The system gives a core to whoever needs one. So processes of one machine are no
 together need more core seconds in a step than the step has. Then the step is as long as their core seconds on all
 cores. Beside trainer and workers, gateways and threads of the trainer need cores for each sample and each version. This
 counts where regions share a machine, and where a region's cores were measured.
+
+A worker's slots are not always full: each version frees as many samples as a step has, these start together, and a
+decoding step of few sequences takes nearly as long as one of many. So a worker computes for the seconds of such a
+phase, or all the time where phases overlap.
 """
 
 from collections import defaultdict
@@ -11,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.answer.outcome import Incumbent
-from planner.cost.tables.cost_tables import CostTables, UnitCost
-from planner.jobs.hosts import core_of, share_of
+from planner.cost.tables.cost_tables import CostTables
+from planner.cost.tasks.generation import SLOTS, Replica
+from planner.jobs.hosts import core_of
 from planner.plan import Plan, TaskKind
 from planner.problem.fleet import Fleet, Region
 from planner.problem.workload import Task
@@ -38,15 +43,18 @@ def slowdowns(fleet: Fleet, cost_tables: CostTables, found: Incumbent, plan: Pla
     regions = {region.name: region for region in fleet.regions}
     cores = {host: region.num_cores for region in fleet.regions if region.num_cores and (host := host_of(region))}
     busy_s, workers = defaultdict[str, float](float), defaultdict[str, int](int)
-    rates = _rates(cost_tables, found)
+    trained_s = sum(seconds for task, seconds in found.evaluation.task_s if task is not Task.GENERATION)
     for each in plan.assignments:
-        region = regions[each.region]
-        host, fit = host_of(region), core_of(fleet, region).efficiency
-        if each.task is TaskKind.ROLLOUT and each.region in rates:
-            busy_s[host] += fit.busy_cores * (each.share or 0.0) * workload.samples_per_step / rates[each.region]
+        if each.device:
+            continue
+        core = core_of(fleet, regions[each.region])
+        host, fit = host_of(regions[each.region]), core.efficiency
+        if each.task is TaskKind.ROLLOUT and each.share:
+            samples = each.share * workload.samples_per_step / each.num_workers
+            phase_s = Replica(workload, core, 1).phase_s(samples, len(SLOTS) - 1)
+            busy_s[host] += fit.busy_cores * each.num_workers * min(phase_s, step_s)
             workers[host] += each.num_workers
-        elif each.task is TaskKind.TRAINER and not each.device:
-            trained_s = sum(seconds for task, seconds in found.evaluation.task_s if task is not Task.GENERATION)
+        elif each.task is TaskKind.TRAINER:
             busy_s[host] += trained_s * each.data
             busy_s[host] += OTHERS_PER_SAMPLE * fit.sample_overhead_s * workload.samples_per_step
             busy_s[host] += OTHERS_PER_VERSION * fit.version_overhead_s
@@ -80,13 +88,3 @@ def slowed(fleet: Fleet, by: Mapping[str, float], *, training: bool) -> Fleet:
         )
         regions.append(replace(region, core=name))
     return replace(fleet, regions=tuple(regions), gpu_types=types)
-
-
-def _rates(cost_tables: CostTables, found: Incumbent) -> Mapping[str, float]:
-    """Return the samples of a core second, by region that generates on cores."""
-    group, rates = found.placement.group_of(Task.GENERATION), {}
-    for pool in group.pools:
-        cost, at = cost_tables.pool(group.tasks, pool), cost_tables.classes[pool.device_class]
-        if isinstance(cost, UnitCost) and at.gpu.is_cpu:
-            rates[at.region.name] = cost.rates[Task.GENERATION] / share_of(at.region, at.gpus_per_machine)
-    return rates

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, PlainSerializer
 
+from periplus.job.train_section import ShardingChoice
 from periplus.values.machine import DeviceFamily
 from planner.problem.device_classes import DeviceClass
 from planner.problem.fleet import Fleet
@@ -135,6 +136,10 @@ class Limits:
     engine_tensors: Annotated[frozenset[int], PlainSerializer(sorted)] | None = None
     """Tensor-parallel degrees of replicas that generate on accelerators; on cores they have 1. None for all up to
     `max_tensor`."""
+    fsdp: ShardingChoice | None = None
+    """How several processes divide what they train: over all of them (`full`), over those of each machine where whole
+    machines train (`hybrid`), or not at all (`none`); `auto` allows all three. None stands for no such runtime: it
+    allows all of `Sharding`, and one copy."""
     roles_on_trainer: Annotated[frozenset[Task], PlainSerializer(sorted)] = frozenset()
     """Tasks that the trainer's process runs itself. They are always in the group of actor training."""
 

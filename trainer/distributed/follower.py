@@ -119,7 +119,7 @@ def _follow(position: RankPosition, num_threads: int, commands: "queue.Queue[byt
     model = skeleton(first)
     rank_0.say(READY)
     job = JobFile.from_json(first.job_json)
-    here = TrainingRank(job, model, join(position, is_hybrid=job.train.sharding == "hybrid"))
+    here = TrainingRank(job, model, join(position, sharding=job.train.sharding))
     while True:
         command = unpacked(commands.get())
         try:

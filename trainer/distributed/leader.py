@@ -115,8 +115,7 @@ class Leader:
             self._followers.send(BuildLearner(job_json=job.to_json(), model_class=type(model), model_config=config))
             # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
             self._followers.wait_until_ready()
-            is_hybrid = job.train.sharding == "hybrid"
-            self._groups = join(self._followers.positions[0], self._followers.store, is_hybrid=is_hybrid)
+            self._groups = join(self._followers.positions[0], self._followers.store, sharding=job.train.sharding)
             self._rank = TrainingRank(job, model, self._groups)
 
     def step(self, samples: Sequence[Sample], *, consumer: Policy, learning_rate: float) -> StepReport | None:

@@ -56,8 +56,7 @@ by hand, so that a rank that hangs there is found out within half a minute."""
 class RankGroups:
     """Position of this process among `size` ranks, its device, and its process groups.
 
-    `mesh` is the line of all ranks, over which FSDP2 divides models; or a table with a row for each machine, which
-    has a copy.
+    `mesh` is the line of all ranks, over which FSDP2 divides models; or a table with a row for each copy of the models.
     """
 
     rank: int
@@ -105,10 +104,10 @@ def first_store(address: str, size: int) -> TCPStore:
     return TCPStore(address, 0, size, True, limit, wait_for_workers=False)
 
 
-def join(position: RankPosition, store: Store | None = None, *, is_hybrid: bool = False) -> RankGroups:
+def join(position: RankPosition, store: Store | None = None, *, sharding: str = "full") -> RankGroups:
     """Join the other ranks. All of them must be ready, or come soon. `store` is as in `store_at`.
 
-    With `is_hybrid` each machine has a copy of the models, and as many ranks as the others.
+    `sharding` is that of a settled job (trainer/recipe.py). With `hybrid` all machines have as many ranks.
 
     Nothing else in this process may use torch.distributed's default group until `leave` is called.
 
@@ -145,7 +144,8 @@ def join(position: RankPosition, store: Store | None = None, *, is_hybrid: bool 
         # accelerate gives the CPU an index, which tensors do not have.
         device = device_of_rank(position.local_rank, position.local_size)
         assert (state.device.type, state.device.index or 0) == (device.type, device.index or 0), "another device"
-        shape = (size // position.local_size, position.local_size) if is_hybrid else (size,)
+        shards = {"full": size, "hybrid": position.local_size, "none": 1}[sharding]
+        shape = (size,) if shards == size else (size // shards, shards)
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "rows")[-len(shape) :])
         for group in mesh.get_all_groups():
             distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), group)

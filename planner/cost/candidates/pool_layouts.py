@@ -193,9 +193,15 @@ def _rows(cost_tables: CostTables, at: DeviceClass, unit: int, most_machines: in
     """
     limits, units = cost_tables.problem.limits, most_machines * (at.gpus_per_machine // unit)
     rows = cuts.enumerated(
-        tensor=unit, most_units=units, max_pipeline=limits.max_pipeline, max_data=limits.max_data, most_layers=layers
+        tensor=unit,
+        most_units=units,
+        max_pipeline=limits.max_pipeline,
+        max_data=limits.max_data,
+        most_layers=layers,
+        fsdp=limits.fsdp,
+        machine_units=at.gpus_per_machine // unit,
     )
-    return rows.take((rows.sharding != UNSHARDED) | (rows.data == 1))
+    return rows if limits.fsdp else rows.take((rows.sharding != UNSHARDED) | (rows.data == 1))
 
 
 def _trained(cost_tables: CostTables, task: Task, at: DeviceClass, rows: Cuts) -> _Trained:

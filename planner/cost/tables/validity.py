@@ -11,7 +11,7 @@ from itertools import pairwise
 from planner.answer.evaluation import Violation
 from planner.answer.placement import Group, Layout, Placement, Pool, Sharding
 from planner.cost.tables.cost_tables import CostTables
-from planner.cost.tasks.layer_cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR
+from planner.cost.tasks.layer_cuts import BATCH, DATA, MICRO_BATCH, PIPELINE, TENSOR, shardings
 from planner.problem.device_classes import DeviceClass, fits
 from planner.problem.workload import TRAINING, Task
 
@@ -101,7 +101,7 @@ def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass)
         yield Violation(kind="shape", what=f"{at.key}: tasks that train on the same devices have different layouts")
     # At most one violation for each layout: the later checks assume what the earlier ones establish.
     for task, layout in pool.layouts:
-        if not _is_listed(cost_tables, task, layout, pool):
+        if not _is_listed(cost_tables, task, layout, pool, at):
             yield Violation(kind="shape", what=f"{at.key}: {task} cannot be laid out as {layout}")
         elif layout.batch and (task is not Task.GENERATION or cost_tables.problem.workload.eta == 0 or group.trains):
             yield Violation(
@@ -120,7 +120,7 @@ def _of_pool(cost_tables: CostTables, group: Group, pool: Pool, at: DeviceClass)
             )
 
 
-def _is_listed(cost_tables: CostTables, task: Task, layout: Layout, pool: Pool) -> bool:
+def _is_listed(cost_tables: CostTables, task: Task, layout: Layout, pool: Pool, at: DeviceClass) -> bool:
     """Return whether the plan space has that layout of the task on the pool's units."""
     if layout.tensor not in TENSOR or layout.batch not in BATCH:
         return False
@@ -130,9 +130,9 @@ def _is_listed(cost_tables: CostTables, task: Task, layout: Layout, pool: Pool) 
     if task not in TRAINING:
         # Scoring uses the unit as one replica.
         return layout == Layout(tensor=pool.unit_gpus, batch=layout.batch)
-    # Training: a unit is one pipeline stage, and units must form whole pipelines. One replica has nothing to shard
-    # over, and fully sharded parameters leave no stages.
+    # Training: a unit is one pipeline stage, and units must form whole pipelines.
     data, rest = divmod(pool.num_units, layout.pipeline)
+    machine_units = max(1, at.gpus_per_machine // pool.unit_gpus)
     return (
         layout.tensor == pool.unit_gpus
         and layout.pipeline in PIPELINE
@@ -140,8 +140,8 @@ def _is_listed(cost_tables: CostTables, task: Task, layout: Layout, pool: Pool) 
         and layout.pipeline <= cost_tables.problem.workload.models[task].num_layers
         and not rest
         and data in DATA
-        and (layout.sharding is Sharding.NONE or data > 1)
-        and (layout.sharding is not Sharding.FULL or layout.pipeline == 1)
+        and (layout.sharding, layout.copies)
+        in shardings(layout.pipeline, data, machine_units, cost_tables.problem.limits.fsdp)
     )
 
 

@@ -49,6 +49,8 @@ class Cuts:
     """Data-parallel pipelines."""
     sharding: IntArray
     """Index into `SHARDINGS`."""
+    copies: IntArray
+    """Copies of a fully sharded training state."""
     recompute: BoolArray
     """Whether the backward pass computes the activations again instead of keeping them."""
     micro_batch: IntArray
@@ -59,6 +61,11 @@ class Cuts:
         """Units that the layout occupies: one per stage of each pipeline."""
         return self.pipeline * self.data
 
+    @property
+    def shards(self) -> IntArray:
+        """Pipelines over which each copy of a sharded training state is divided."""
+        return self.data // self.copies
+
     def take(self, rows: npt.NDArray[np.int64] | BoolArray) -> "Cuts":
         """Return the selected rows; `rows` is an index array or a mask."""
         return Cuts(
@@ -66,6 +73,7 @@ class Cuts:
             pipeline=self.pipeline[rows],
             data=self.data[rows],
             sharding=self.sharding[rows],
+            copies=self.copies[rows],
             recompute=self.recompute[rows],
             micro_batch=self.micro_batch[rows],
         )
@@ -76,6 +84,7 @@ class Cuts:
             tensor=self.tensor,
             pipeline=int(self.pipeline[row]),
             sharding=SHARDINGS[self.sharding[row]],
+            copies=int(self.copies[row]),
             recompute=bool(self.recompute[row]),
             micro_batch=int(self.micro_batch[row]),
         )
@@ -90,6 +99,7 @@ def of_layout(layout: Layout, num_units: int) -> Cuts:
                 layout.pipeline,
                 num_units // layout.pipeline,
                 _CODES[layout.sharding],
+                layout.copies,
                 layout.recompute,
                 layout.micro_batch,
             )
@@ -97,31 +107,62 @@ def of_layout(layout: Layout, num_units: int) -> Cuts:
     )
 
 
-def enumerated(*, tensor: int, most_units: int, most_layers: int, max_pipeline: int, max_data: int) -> Cuts:
+def enumerated(
+    *,
+    tensor: int,
+    most_units: int,
+    most_layers: int,
+    max_pipeline: int,
+    max_data: int,
+    fsdp: str | None = None,
+    machine_units: int = 1,
+) -> Cuts:
     """Return every layout of the plan space that needs at most `most_units` units.
 
     Rows `2 i` and `2 i + 1` differ only in `recompute` (first without, then with). Full sharding appears only without
-    pipelining, and any sharding only with several data-parallel pipelines, as the plan space demands.
+    pipelining, and any sharding only with several data-parallel pipelines, as the plan space demands. `fsdp` is that of
+    `Limits`, and `machine_units` are the units of one machine.
     """
-    rows: list[tuple[int, int, int, bool, int]] = []
+    rows: list[tuple[int, int, int, int, bool, int]] = []
     for pipeline, data in product(PIPELINE, DATA):
         if pipeline > min(most_layers, max_pipeline) or data > max_data or pipeline * data > most_units:
             continue
-        # One replica has nothing to shard over, and stages keep their parameters whole.
-        codes = [UNSHARDED] if data == 1 else [UNSHARDED, OPTIMIZER] if pipeline > 1 else [UNSHARDED, OPTIMIZER, FULL]
+        modes = [(_CODES[mode], copies) for mode, copies in shardings(pipeline, data, machine_units, fsdp)]
         rows += [
-            (pipeline, data, code, again, size) for code, size, again in product(codes, MICRO_BATCH, (False, True))
+            (pipeline, data, *mode, again, size) for mode, size, again in product(modes, MICRO_BATCH, (False, True))
         ]
     return _of_rows(tensor, rows)
 
 
-def _of_rows(tensor: int, rows: Iterable[tuple[int, int, int, bool, int]]) -> Cuts:
-    table = np.array(list(rows), dtype=np.int64).reshape(-1, 5)
+def shardings(pipeline: int, data: int, machine_units: int, fsdp: str | None) -> list[tuple[Sharding, int]]:
+    """Return what `data` pipelines may do with their training state: pairs of a mode and its copies.
+
+    Arguments are as for `enumerated`.
+    """
+    # One replica has nothing to shard over.
+    if data == 1:
+        return [(Sharding.NONE, 1)]
+    if fsdp is None:
+        modes = [(Sharding.NONE, 1), (Sharding.OPTIMIZER, 1)]
+        # Stages keep their parameters whole.
+        return modes if pipeline > 1 else [*modes, (Sharding.FULL, 1)]
+    if pipeline > 1:
+        return []
+    machines, rest = divmod(data, machine_units)
+    found = {"full": (Sharding.FULL, 1), "none": (Sharding.NONE, 1)}
+    if machines > 1 and not rest:
+        found["hybrid"] = (Sharding.FULL, machines)
+    return list(found.values()) if fsdp == "auto" else [found.get(fsdp, found["full"])]
+
+
+def _of_rows(tensor: int, rows: Iterable[tuple[int, int, int, int, bool, int]]) -> Cuts:
+    table = np.array(list(rows), dtype=np.int64).reshape(-1, 6)
     return Cuts(
         tensor=tensor,
         pipeline=table[:, 0],
         data=table[:, 1],
         sharding=table[:, 2],
-        recompute=table[:, 3].astype(bool),
-        micro_batch=table[:, 4],
+        copies=table[:, 3],
+        recompute=table[:, 4].astype(bool),
+        micro_batch=table[:, 5],
     )

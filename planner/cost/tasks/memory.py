@@ -72,8 +72,8 @@ def served_bytes(workload: Workload, task: Task, tensor: int) -> float:
 def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
     """Return the resident bytes on one device of a task that trains, `[num_rows of cuts]`.
 
-    The sum is weights, gradients and optimizer state. Full sharding divides all of them by the number of pipelines,
-    optimizer sharding only the optimizer state.
+    The sum is weights, gradients and optimizer state. Full sharding divides all of them by the number of pipelines that
+    share a copy, optimizer sharding only the optimizer state.
     """
     arch = workload.models[task]
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
@@ -85,8 +85,8 @@ def trained_bytes(workload: Workload, task: Task, cuts: Cuts) -> FloatArray:
     # `train_state_bytes_per_param` includes 2 bytes of weights and 2 of gradients, which are counted apart.
     optimizer = (workload.train_state_bytes_per_param - 2 * HALF_PRECISION_BYTES + published) * params * fraction
     is_full = cuts.sharding == FULL
-    resident: FloatArray = (weights + gradients) / np.where(is_full, cuts.data, 1)
-    return resident + optimizer / np.where(is_full | (cuts.sharding == OPTIMIZER), cuts.data, 1)
+    resident: FloatArray = (weights + gradients) / np.where(is_full, cuts.shards, 1)
+    return resident + optimizer / np.where(is_full | (cuts.sharding == OPTIMIZER), cuts.shards, 1)
 
 
 def scoring_bytes(workload: Workload, task: Task, tensor: int) -> float:

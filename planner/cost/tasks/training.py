@@ -8,7 +8,8 @@ count with that sample's own length.
 Then one ring over all pipelines reduces the gradients at the rate of its slowest link (Patarasuk and Yuan 2009), and
 the optimizer updates the parameters that a device holds. With full sharding (ZeRO-3, FSDP) a micro-batch gathers the
 parameters twice and scatters the gradients once. This overlaps with computing, so the longer of both counts. Nothing
-else overlaps.
+else overlaps. If each machine has a copy (HSDP), this stays inside machines, and the ring that reduces the gradients is
+over copies.
 
 All results are arrays over rows of `Cuts`. For meshes of two pools the arrays of both pools broadcast against each
 other.
@@ -45,12 +46,12 @@ class PoolTrainingTerms:
     bubble_s: FloatArray
     """Seconds that filling and draining a pipeline adds to each update."""
     payload_bytes: FloatArray
-    """Gradient bytes on one device that each update reduces; 0 with full sharding, which scatters them in each
+    """Gradient bytes on one device that each update reduces; 0 for one fully sharded copy, which scatters them in each
     micro-batch."""
     update_s: FloatArray
     """Seconds of one optimizer update, with its share of what a step takes beside passes and updates."""
     data: FloatArray
-    """Data-parallel pipelines: the pool's members of the ring."""
+    """The pool's members of the ring: its data-parallel pipelines, or its copies if these are more than one."""
     flows: FloatArray
     """Rings that run at the same time, one for each device of a pipeline."""
     ring_bytes_per_s: FloatArray
@@ -122,14 +123,16 @@ class MeshTimes:
 def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: Cuts) -> PoolTrainingTerms:
     """Return the numbers of pools of one class for one task, a row for each of `cuts`."""
     arch = workload.models[task]
-    rate, latency_s = _local_ring(at, cuts)
+    rate, latency_s = _local_ring(at, cuts.num_units * cuts.tensor)
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
     trained = params * trained_fraction(workload, arch)
-    gather_s = _gather_s(params, cuts, rate, latency_s)
+    gather_s = _gather_s(params, cuts, *_local_ring(at, cuts.shards * cuts.pipeline * cuts.tensor))
     # Full sharding overlaps communication with computing: the longer one counts in each micro-batch; then average.
     stage_s: FloatArray = np.maximum(_compute_s(workload, task, at, cuts), gather_s[:, None]).mean(axis=1)
     # Devices over which the optimizer state of one shard of the model is divided.
-    held = np.where(cuts.sharding == UNSHARDED, 1, cuts.data)
+    held = np.where(cuts.sharding == UNSHARDED, 1, cuts.shards)
+    has_copies = cuts.copies > 1
+    reduced = np.where(cuts.sharding == FULL, np.where(has_copies, trained / cuts.shards, 0.0), trained)
     gpu, updates = at.training_gpu, workload.epochs_per_step * workload.minibatches_per_step
     beside_s = gpu.efficiency.step_overhead_s + gpu.efficiency.sample_overhead_s * workload.samples_per_step
     updated = layer.update_s(gpu, params=1.0, bytes_per_param=workload.train_state_bytes_per_param)
@@ -137,9 +140,9 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
         stage_s=stage_s,
         samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
-        payload_bytes=np.where(cuts.sharding == FULL, 0.0, HALF_PRECISION_BYTES * trained),
+        payload_bytes=HALF_PRECISION_BYTES * reduced,
         update_s=updated * trained / held + beside_s / updates,
-        data=cuts.data.astype(float),
+        data=np.where(has_copies, cuts.copies, cuts.data).astype(float),
         flows=(cuts.tensor * cuts.pipeline).astype(float),
         ring_bytes_per_s=rate,
         ring_latency_s=latency_s,
@@ -236,17 +239,17 @@ def _micro_batches(workload: Workload, sizes: IntArray) -> tuple[FloatArray, Flo
 
 def _gather_s(params: FloatArray, cuts: Cuts, rate: FloatArray, latency_s: FloatArray) -> FloatArray:
     """Return the seconds per micro-batch that full sharding communicates: two gathers and a scatter over a ring."""
-    once = (cuts.data - 1) * (HALF_PRECISION_BYTES * params / cuts.data / rate + latency_s)
-    gathered: FloatArray = np.where((cuts.sharding == FULL) & (cuts.data > 1), 3 * once, 0.0)
+    once = (cuts.shards - 1) * (HALF_PRECISION_BYTES * params / cuts.shards / rate + latency_s)
+    gathered: FloatArray = np.where((cuts.sharding == FULL) & (cuts.shards > 1), 3 * once, 0.0)
     return gathered
 
 
-def _local_ring(at: DeviceClass, cuts: Cuts) -> tuple[FloatArray, FloatArray]:
-    """Return (bytes per second, latency in seconds) of the gradient ring inside a pool, each `[num_rows]`.
+def _local_ring(at: DeviceClass, devices: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return (bytes per second, latency in seconds) of the ring over pipelines of so many devices, each `[num_rows]`.
 
-    The ring is inside a machine if the whole pool fits into one, else it runs over the fabric.
+    The ring is inside a machine if these devices fit into one, else it runs over the fabric.
     """
-    devices, gpu = cuts.num_units * cuts.tensor, at.training_gpu
+    gpu = at.training_gpu
     sharing = (2 / np.maximum(devices, 2)) ** gpu.efficiency.link_sharing
     is_inside = devices <= at.gpus_per_machine
     rate = np.where(is_inside, collective.machine_rate(gpu, 2) * sharing, at.fabric_bytes_per_s)

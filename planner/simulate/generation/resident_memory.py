@@ -22,7 +22,7 @@ def _of_task(workload: Workload, pool: Pool, task: Task, layout: Layout) -> floa
     params = stage_params(workload, task, layout)
     if task not in TRAINING:
         return HALF_PRECISION_BYTES * params
-    data = pool.num_units // layout.pipeline
+    data = pool.num_units // layout.pipeline // layout.copies
     trained = params * trained_fraction(workload, task)
     # Deltas need a copy of the published weights.
     published = HALF_PRECISION_BYTES if workload.weights.is_delta and task is Task.ACTOR_TRAINING else 0

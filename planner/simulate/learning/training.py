@@ -28,6 +28,7 @@ class PoolPipelines:
         self.at = at
         self.layout = pool.layout(task)
         self.num_pipelines = pool.num_units // self.layout.pipeline
+        self.num_copies = self.layout.copies
         self._pool = pool
         self._task = task
         self._workload = workload
@@ -65,15 +66,16 @@ class PoolPipelines:
         return float(np.sum(slots)) + fill
 
     def payload_bytes(self) -> float:
-        """Return the bytes of gradients on one device of the largest stage."""
-        return HALF_PRECISION_BYTES * self._params * trained_fraction(self._workload, self._task)
+        """Return the bytes of gradients on one device of the largest stage that an update reduces at its end."""
+        whole = HALF_PRECISION_BYTES * self._params * trained_fraction(self._workload, self._task)
+        return whole / self._num_shards if self.num_copies > 1 else whole
 
     def update_s(self) -> float:
         """Return the seconds of the optimizer on one device."""
         params = self._params * trained_fraction(self._workload, self._task)
         # Each pipeline updates its shard of the parameters.
         if self.layout.sharding is not Sharding.NONE:
-            params /= self.num_pipelines
+            params /= self._num_shards
         gpu, workload = self.at.training_gpu, self._workload
         updated_s = layer.update_s(gpu, params=params, bytes_per_param=workload.train_state_bytes_per_param)
         # Each update has its share of what a step takes beside passes and updates.
@@ -83,9 +85,16 @@ class PoolPipelines:
 
     def ring(self) -> tuple[float, float]:
         """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""
+        return self._ring(self.num_pipelines)
+
+    @property
+    def _num_shards(self) -> int:
+        return self.num_pipelines // self.num_copies
+
+    def _ring(self, num_pipelines: int) -> tuple[float, float]:
         gpu, region = self.at.training_gpu, self.at.region
-        # A pool within one machine uses the links inside it, otherwise the fabric.
-        gpus = self.num_pipelines * self.layout.pipeline * self.layout.tensor
+        # Pipelines within one machine use the links inside it, otherwise the fabric.
+        gpus = num_pipelines * self.layout.pipeline * self.layout.tensor
         if gpus <= self.at.gpus_per_machine:
             return collective.machine_rate(gpu, gpus), gpu.efficiency.collective_latency_s
         return self.at.fabric_bytes_per_s, region.fabric_latency_s
@@ -120,12 +129,12 @@ class PoolPipelines:
             # Activations come from the stage before, and gradients from the stage after; each device sends its tensor
             # shard.
             slot += 2 * self._hop_s(payload / layout.tensor)
-        if layout.sharding is Sharding.FULL and self.num_pipelines > 1:
-            rate, latency_s = self.ring()
+        if layout.sharding is Sharding.FULL and self._num_shards > 1:
+            rate, latency_s = self._ring(self._num_shards)
             whole = HALF_PRECISION_BYTES * self._params
             # Full sharding: two gathers and a reduce-scatter per micro-batch, which overlap with computing.
             gathers = 3 * collective.all_gather_s(
-                payload_bytes=whole, num=self.num_pipelines, bytes_per_s=rate, latency_s=latency_s
+                payload_bytes=whole, num=self._num_shards, bytes_per_s=rate, latency_s=latency_s
             )
             slot = max(slot, gathers)
         return slot
@@ -195,9 +204,9 @@ class SimulatedMesh:
         Full sharding reduces gradients during the backward pass instead.
         """
         members = sum(block.num_pipelines for block in self._blocks)
-        # A mesh of one block with full sharding pays for its reduce-scatters in `_slot_s`.
+        # A mesh of one block with full sharding pays for its reduce-scatters in `_slot_s`. Only copies remain.
         if len(self._blocks) == 1 and self._blocks[0].layout.sharding is Sharding.FULL:
-            return 0.0
+            members = self._blocks[0].num_copies
         # A block with a single pipeline has no link of its own in a ring of several blocks.
         links = [block.ring() for block in self._blocks if len(self._blocks) == 1 or block.num_pipelines > 1]
         links += between

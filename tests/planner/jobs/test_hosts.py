@@ -9,6 +9,7 @@ from planner.files.capabilities import load_capabilities
 from planner.jobs.hosts import problems, without_trainer
 from planner.jobs.job_workload import workload_of_job
 from planner.jobs.needs import Needs
+from planner.plan import TaskKind
 from planner.problem.device_classes import classes_of
 from planner.problem.fleet import ONE_HOST_BYTES_PER_S, Fleet, Machines
 from planner.problem.goal import Problem
@@ -139,3 +140,28 @@ def test_a_region_keeps_its_fabric_if_it_has_several_machines() -> None:
         rates = {region.name: region.fabric_bytes_per_s for region in asked(fleet, needs)["a"].fleet.regions}
         assert rates["a"] == a_bytes_per_s
         assert rates["b"] == ONE_HOST_BYTES_PER_S
+
+
+@pytest.mark.parametrize(("asked_for", "expected"), [("auto", "hybrid"), ("hybrid", "hybrid"), ("full", "full")])
+def test_machines_of_a_trainer_have_copies_where_that_is_faster_or_the_job_says_so(
+    asked_for: str, expected: str
+) -> None:
+    cards = Machines(gpu="A100-80GB-SXM", gpus_per_machine=2, num_machines=3)
+    region = replace(host("a", memory_gb=64), machines=(cards,), fabric_bytes_per_s=1e9)
+    found = plan_job(
+        replace(mesh([region]), gpu_types=dict(gpu_types())),
+        tiny_job(
+            model={"path": "SomeBody/SomeModel"},
+            sampling={"max_new_tokens": 1024},
+            train={"devices": 4, "sharding": asked_for, "groups_per_step": 256},
+            staleness=2,
+        ),
+        architecture=architecture("Qwen3-4B"),
+        model_bytes=1_200_000_000,
+        capabilities=load_capabilities(),
+        thinking=Thinking(budget_s=5.0, now_s=time.monotonic),
+    )
+    assert isinstance(found, Found)
+    (trainer,) = (each for each in found.best.assignments if each.task is TaskKind.TRAINER)
+    assert trainer.sharding == expected
+    assert (trainer.data == 4) == (expected == "hybrid")

@@ -37,7 +37,7 @@ FAILED_S = 30.0
 
 
 def job_of(folder: Path, devices: int, steps: int) -> JobFile:
-    train = {"groups_per_step": 4, "devices": devices}
+    train = {"groups_per_step": 4, "devices": devices, "sharding": "full"}
     algorithm = {"name": "ppo", "group_size": 8, "kl_coefficient": 0.05}
     return tiny_job(folder, steps=steps, train=train, algorithm=algorithm, checkpoint={"every_steps": 1})
 

@@ -95,7 +95,12 @@ def alone() -> list[Any]:
 
 @pytest.mark.parametrize(
     ("size", "machines", "train"),
-    [(4, (), {}), (3, MACHINES, {}), (4, ALIKE, {"sharding": "hybrid", "micro_batch_samples": 2})],
+    [
+        (4, (), {"sharding": "full"}),
+        (3, MACHINES, {"sharding": "full"}),
+        (4, ALIKE, {"sharding": "hybrid", "micro_batch_samples": 2}),
+        (3, MACHINES, {}),  # a small model: a copy on each rank
+    ],
 )
 def test_several_ranks_train_and_publish_as_one_process_does(
     alone: list[Any], size: int, machines: Sequence[RankMachine], train: Mapping[str, Any]
@@ -117,7 +122,7 @@ def test_a_step_that_is_not_finite_is_refused_on_all_ranks_and_the_next_one_is_t
         leader.weights.first()
         expected = leader.weights.probe(PROMPTS_RP)
     model = tiny_model()
-    with leader_of(2, make_job(train={"dtype": "bfloat16"}), model) as leader:
+    with leader_of(2, make_job(train={"dtype": "bfloat16", "sharding": "full"}), model) as leader:
         weights = leader.weights
         before = weights.first()
         np.testing.assert_allclose(weights.probe(PROMPTS_RP), expected, atol=1e-5)

@@ -34,6 +34,11 @@ def test_sharding_spreads_what_it_names_over_the_replicas(sharding: Sharding, by
     assert found == pytest.approx(bytes_per_param * PARAMS)
 
 
+def test_each_copy_is_spread_over_its_own_replicas() -> None:
+    found = memory.resident_bytes(OF, TRAIN, Layout(tensor=1, sharding=Sharding.FULL, copies=2), 8)
+    assert found == pytest.approx(16 / 4 * PARAMS)
+
+
 def test_deltas_cost_the_trainer_a_copy_and_hosts_a_base() -> None:
     deltas = replace(OF, weights=WeightTransfer(bytes_per_param=0.1, is_delta=True))
     assert memory.resident_bytes(deltas, TRAIN, Layout(tensor=1), 1) == pytest.approx(18 * PARAMS)

@@ -103,6 +103,40 @@ def test_full_sharding_gathers_each_micro_batch_instead_of_reducing() -> None:
     assert full.compute_s == pytest.approx(SAMPLES / 32 * gather_s, rel=1e-3)
 
 
+def test_copies_gather_in_their_machines_and_reduce_their_shards_over_the_fabric() -> None:
+    copies = alone(Layout(tensor=1, sharding=Sharding.FULL, copies=4), 32)
+    gather_s = 3 * 7 / 8 * 2 * MODEL.num_params / 100e9
+    stage = stage_s(OF, TRAIN, at(), Layout(tensor=1), 1)
+    assert copies.compute_s == pytest.approx(SAMPLES / 32 * max(stage, gather_s), rel=1e-3)
+    assert copies.reduce_s == pytest.approx(2 * 3 / 4 * (2 * MODEL.num_params / 8) / 10e9, rel=1e-3)
+    assert copies.update_s == pytest.approx(alone(Layout(tensor=1), 1).update_s / 8)
+    # With one device a machine each device has a whole copy.
+    lone = alone(Layout(tensor=1, sharding=Sharding.FULL, copies=4), 4, on=at(per_machine=1))
+    assert lone == alone(Layout(tensor=1), 4, on=at(per_machine=1))
+
+
+FULL, NONE = (Sharding.FULL, 1), (Sharding.NONE, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "machine_units", "fsdp", "expected"),
+    [
+        (1, 8, "full", [NONE]),
+        (8, 8, "auto", [FULL, NONE]),
+        (8, 8, "hybrid", [FULL]),
+        (16, 8, "auto", [FULL, NONE, (Sharding.FULL, 2)]),
+        (16, 8, "full", [FULL]),
+        (16, 8, "hybrid", [(Sharding.FULL, 2)]),
+        (16, 8, "none", [NONE]),
+        (12, 8, "hybrid", [FULL]),
+    ],
+)
+def test_processes_divide_what_they_train_as_the_runtime_can(
+    data: int, machine_units: int, fsdp: str, expected: list[tuple[Sharding, int]]
+) -> None:
+    assert layer_cuts.shardings(1, data, machine_units, fsdp) == expected
+
+
 def test_adapters_need_no_gradients_of_the_weights_and_hardly_any_traffic() -> None:
     adapters = replace(OF, lora_rank=8)
     whole, few = alone(Layout(tensor=1), 8), alone(Layout(tensor=1), 8, of=adapters)
