@@ -27,7 +27,10 @@ FIRST, STEPS = 12, 8
 
 
 def rank_balance(factors: tuple[float, ...] = (2.0, 4.0)) -> tuple[float, dict[str, Any]]:
-    """Return the least ratio over the factors, and the seconds of all steps."""
+    """Return the least ratio over the factors, and the seconds of all steps.
+
+    The model is small, so each rank has a copy of it (`train.sharding`).
+    """
     keys = {"train.devices": 2, "train.micro_batch_samples": 256, "train.groups_per_step": 32}
     case = Case(regions={}, steps=1, model="4.7M", keys=keys)
     with tempfile.TemporaryDirectory(prefix="periplus-bench-") as folder:
@@ -56,7 +59,7 @@ def rank_balance(factors: tuple[float, ...] = (2.0, 4.0)) -> tuple[float, dict[s
             (other,) = leader.process_ids
             for process_id, core in ((os.getpid(), 0), (other, 1)):
                 _pin(process_id, core)
-            steps(3)
+            steps(FIRST)  # the first ones are slower
             equal_s = statistics.median(steps(STEPS))
             told: dict[str, Any] = {"equal_s": equal_s}
             for factor in factors:

@@ -56,13 +56,15 @@ by hand, so that a rank that hangs there is found out within half a minute."""
 class RankGroups:
     """Position of this process among `size` ranks, its device, and its process groups.
 
-    `mesh` is the line of all ranks, over which FSDP2 divides models; or a table with a row for each copy of the models.
+    `mesh` is the line of all ranks, over which FSDP2 divides models; or a table with a row for each machine, which
+    has a copy. With `is_whole` each rank has a copy, and FSDP2 divides nothing.
     """
 
     rank: int
     size: int
     device: torch.device
     mesh: DeviceMesh
+    is_whole: bool
     host_group: Any
     publishing: HostCollectives
     verdict: Any
@@ -144,8 +146,7 @@ def join(position: RankPosition, store: Store | None = None, *, sharding: str = 
         # accelerate gives the CPU an index, which tensors do not have.
         device = device_of_rank(position.local_rank, position.local_size)
         assert (state.device.type, state.device.index or 0) == (device.type, device.index or 0), "another device"
-        shards = {"full": size, "hybrid": position.local_size, "none": 1}[sharding]
-        shape = (size,) if shards == size else (size // shards, shards)
+        shape = (size // position.local_size, position.local_size) if sharding == "hybrid" else (size,)
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "rows")[-len(shape) :])
         for group in mesh.get_all_groups():
             distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), group)
@@ -154,6 +155,7 @@ def join(position: RankPosition, store: Store | None = None, *, sharding: str = 
             size=size,
             device=device,
             mesh=mesh,
+            is_whole=sharding == "none",
             host_group=_gloo(COLLECTIVE_LIMIT_S),
             publishing=HostCollectives.over(_gloo(PUBLISHING_LIMIT_S)),
             verdict=_gloo(VERDICT_LIMIT_S),

@@ -51,10 +51,16 @@ class TrainingRank:
             self.learner: Learner = build_learner(job, model)
             self._weights = weights_of(model)
             return
-        ranks = Ranks(rank=groups.rank, size=groups.size, agree=vote_of(groups.verdict))
+        ranks = Ranks(
+            rank=groups.rank,
+            size=groups.size,
+            agree=vote_of(groups.verdict),
+            shards=1 if groups.is_whole else groups.mesh.shape[-1],
+        )
         self.learner = build_learner(job, model, ranks=ranks, place=lambda each: divide(each, groups))
         if groups.rank:
-            self._follower = FollowerWeights(model, groups.publishing)
+            # Rank 0 publishes alone if it has all weights.
+            self._follower = None if groups.is_whole else FollowerWeights(model, groups.publishing)
         else:
             self._weights = weights_of(model, groups.publishing)
 
@@ -71,16 +77,17 @@ class TrainingRank:
         ConfigError on all ranks alike; any other error, after which this rank cannot go on.
         """
         weights = self._follower
-        assert weights is not None, "rank 0 follows nobody"
         match command:
             case TrainStep(samples=samples, consumer=consumer, learning_rate=rate):
                 self.learner.step(samples, consumer=consumer, learning_rate=rate)
             case FirstVersion():
-                weights.first()
+                if weights:
+                    weights.first()
             case TakeVersion():
-                return weights.take()
+                return weights.take() if weights else None
             case ProbeWeights(ids_RP=ids_RP):
-                weights.probe(ids_RP)
+                if weights:
+                    weights.probe(ids_RP)
             case SaveRows():
                 checkpoint.save_rows(self.model, self.learner, self.host)
             case RestoreRows():

@@ -1,9 +1,10 @@
-"""Divides a model among the ranks with FSDP2, with the weights that rank 0 has.
+"""Gives the ranks a model with the weights that rank 0 has: divided among them with FSDP2, or whole on each of them.
 
 Each decoder layer is one unit, and the rest of the model another: FSDP2 gathers the parameters of a unit just before
 they are needed and drops them afterwards. Rank 0 has the whole model in its memory, and the other ranks a skeleton on
 the `meta` device. Rank 0 sends each rank its rows of one tensor after another, so no other rank ever holds the whole
-model. Where each machine has a copy (HSDP), the ranks of a machine divide it among them.
+model. Where each machine has a copy (HSDP), the ranks of a machine divide it among them. Where each rank has a copy,
+it trains as a single process does, and gradients are summed after its passes (trainer/learning/step.py).
 
 Losses are shares of the mean over the whole update (trainer/learning/losses/aggregate.py). So gradients are summed over
 ranks, while FSDP2 would average them.
@@ -30,7 +31,7 @@ def divide(module: PolicyScorer | Critic, groups: RankGroups) -> None:
     """Divide the model of a scorer, or a critic, among all ranks by rows, in place. It is a collective.
 
     On rank 0 the model has its weights. Elsewhere it is the same model on the `meta` device. Parameters are DTensors
-    afterwards, on the device of each rank.
+    afterwards, on the device of each rank; or whole, if each rank has a copy.
     """
     root: Any = module.model if isinstance(module, PolicyScorer) else module
     tensors = dict(root.named_parameters()) | dict(root.named_buffers()) if groups.rank == 0 else {}
@@ -40,6 +41,12 @@ def divide(module: PolicyScorer | Critic, groups: RankGroups) -> None:
         param_dtype=module.compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     _check_alike(root, rounding, groups)
+    if groups.is_whole:
+        _materialise(root, groups.device)
+        root.to(groups.device)
+        for name, tensor in (*root.named_parameters(), *root.named_buffers()):
+            _send_whole(whole.pop(name, None), tensor.detach(), groups)
+        return
     module.compute_dtype = None  # the gathered weights are rounded already
     for layer in _layers(root):
         _divide_unit(layer, groups, rounding)

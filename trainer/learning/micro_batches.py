@@ -7,8 +7,8 @@ Prompts are sorted by their longest row, and rows of a prompt by length, so that
 an update do not depend on the cut, but for the rounding of float32 sums. A row that alone is longer than the bound on
 tokens makes a micro-batch of its own.
 
-Ranks that share an update by FSDP must run the same number of passes, or they wait for each other forever. So a rank
-with fewer micro-batches than another gets empty ones, which compute a gradient of zeros.
+Ranks that divide a copy of the model by FSDP must run the same number of passes, or they wait for each other forever.
+So a rank with fewer micro-batches than another gets empty ones, which compute a gradient of zeros.
 """
 
 import math
@@ -81,13 +81,13 @@ def micro_batches(
 def micro_batches_of_rank(
     rows: Sequence[int], sizes: Sequence[RowSize], limits: MicroBatchLimits, ranks: Ranks
 ) -> list[tuple[int, ...]]:
-    """Return this rank's micro-batches of the rows of all ranks; their number is the same on every rank.
+    """Return this rank's micro-batches of the rows of all ranks. Ranks of one copy have as many, and at least one.
 
     Every rank knows the sizes of all rows, so each computes the common number by itself. A rank with fewer rows spreads
     them over as many passes: ranks meet in each pass, and one that has most of its rows in a few would hold up these.
     """
-    shares = [replace(ranks, rank=rank).mine(rows) for rank in range(ranks.size)]
-    num = max(len(micro_batches(share, sizes, limits)) for share in shares)
+    shares = {rank: replace(ranks, rank=rank).mine(rows) for rank in ranks.of_copy}
+    num = max(min(1, len(rows)), *(len(micro_batches(share, sizes, limits)) for share in shares.values()))
     own = shares[ranks.rank]
     for slack in SLACKS:
         most = min(limits.rows, math.ceil(slack * len(own) / max(1, num)))

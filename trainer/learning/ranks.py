@@ -2,11 +2,12 @@
 
 Every rank gets the same batch, and computes from all of it what is cheap: the order of rows, advantages and counts. It
 runs forward and backward passes for its own rows only (`Ranks.mine`). FSDP2 sums gradients over ranks within the
-backward pass. Other results are combined by a sum over ranks too: tensors that are zero in the rows of other ranks, and
-figures. So all ranks hold the same numbers bit for bit, and take the same decisions. A single process sends nothing.
+backward pass, or the update sums them after its passes if each rank has the whole model. Other results are combined by
+a sum over ranks too: tensors that are zero in the rows of other ranks, and figures. So all ranks hold the same numbers
+bit for bit, and take the same decisions. A single process sends nothing.
 
-Each forward and backward pass of a model that is divided among ranks is a collective. So all ranks make the same number
-of passes in the same order: a rank whose rows are used up gets empty micro-batches
+Each forward and backward pass of a model that is divided among ranks is a collective. So all ranks of a copy make the
+same number of passes in the same order: a rank whose rows are used up gets empty micro-batches
 (trainer/learning/micro_batches.py), and runs a pass of which the loss sees nothing.
 
 Before any rank applies an update, all of them vote whether its gradient is finite (`agree`). A rank that has failed in
@@ -37,7 +38,8 @@ class Ranks:
 
     `group` is a torch.distributed process group; None means the default one. It is not used if `size` is 1.
     `agree` is the vote of all ranks before an update is applied. `shares` are the fractions of the rows that the ranks
-    compute, in their order, the same on all of them; empty for equal ones.
+    compute, in their order, the same on all of them; empty for equal ones. `shards` ranks, one after the other, divide
+    one copy of the model; None stands for all.
     """
 
     rank: int = 0
@@ -45,6 +47,14 @@ class Ranks:
     group: Any = None
     agree: Vote = decide_alone
     shares: tuple[float, ...] = ()
+    shards: int | None = None
+
+    @property
+    def of_copy(self) -> range:
+        """Ranks that divide one copy of the model, this one among them."""
+        shards = self.shards or self.size
+        first = self.rank - self.rank % shards
+        return range(first, first + shards)
 
     def mine(self, rows: Sequence[int]) -> Sequence[int]:
         """Return those of the rows that this rank computes."""

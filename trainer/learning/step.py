@@ -1,9 +1,10 @@
 """One optimizer update: it computes the gradients of actor and critic, checks them, and applies them.
 
 The gradient is accumulated over micro-batches of rows, clipped by its norm, and checked to be finite. If several ranks
-share the step, their models are divided by FSDP2, which sums gradients over ranks in each backward pass. Computing
-(`actor_gradient`, `critic_gradient`) and applying (`apply`) are separate. The caller applies only after all gradients
-of the update were found finite, so actor and critic change together or not at all.
+share the step, their models are divided by FSDP2, which sums gradients over ranks in backward passes; or each rank has
+all of them, and gradients are summed after its passes. Computing (`actor_gradient`, `critic_gradient`) and applying
+(`apply`) are separate. The caller applies only after all gradients of the update were found finite, so actor and critic
+change together or not at all.
 
 Losses are normalised by the counts of the whole update (`counts_of`), in all micro-batches and on all ranks. The size
 of a micro-batch therefore changes the memory that is needed, and not the result but for float32 rounding.
@@ -35,6 +36,9 @@ from trainer.learning.losses.surrogate import TokenLossFunction
 from trainer.learning.micro_batches import MicroBatchLimits, micro_batches_of_rank
 from trainer.learning.ranks import Ranks
 from trainer.learning.scoring import completion_scores, state_values
+
+SUMMED_TOGETHER = 64
+"""Parameters whose gradients are summed over ranks in one message. Chosen by hand: few messages, and little memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -226,9 +230,8 @@ def _finish(
 ) -> tuple[Gradient, list[float]]:
     # Sum the figures over micro-batches and ranks, clip the gradient's norm in place, and refuse what is not finite.
     parameters = [parameter for parameter in trained.model.parameters() if parameter.requires_grad]
-    assert ranks.size == 1 or all(isinstance(parameter, DTensor) for parameter in parameters), (
-        "ranks that share a step share the model, whose gradients FSDP2 sums"
-    )
+    if ranks.size > 1 and ranks.shards == 1:
+        _sum_gradients(parameters, ranks)
     # One vector for all figures: the loss, then the sums.
     loss = torch.stack([total.double() for total in totals]).sum()
     figures = ranks.sum_(torch.cat([loss[None], *([torch.stack(list(sums)).sum(0)] if sums else [])]))
@@ -240,6 +243,19 @@ def _finish(
             "applied; lower the learning rate or the clip range, and check the rewards"
         )
     return Gradient(loss=found_loss, norm=found_norm), values
+
+
+def _sum_gradients(parameters: Sequence[torch.nn.Parameter], ranks: Ranks) -> None:
+    """Replace the gradients of the rows of each rank by their sums. Each rank has all parameters."""
+    used = torch.tensor([float(each.grad is not None) for each in parameters], device=parameters[0].device)
+    # A parameter that no rank used stays without a gradient, as in a single process.
+    trained = [each for each, num in zip(parameters, ranks.sum_(used).tolist(), strict=True) if num]
+    while trained:
+        part, trained = trained[:SUMMED_TOGETHER], trained[SUMMED_TOGETHER:]
+        grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in part]
+        summed = ranks.sum_(torch.cat([grad.reshape(-1) for grad in grads]))
+        for each, grad, total in zip(part, grads, torch.split(summed, [grad.numel() for grad in grads]), strict=True):
+            each.grad = grad.copy_(total.view_as(grad))
 
 
 def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> torch.Tensor:

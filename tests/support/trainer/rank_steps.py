@@ -59,6 +59,7 @@ def groups_here() -> RankGroups:
     """Return the groups of a rank of `run_on_ranks`, which has joined the default group already."""
     rank, size = dist.get_rank(), dist.get_world_size()
     return RankGroups(
+        is_whole=False,
         rank=rank,
         size=size,
         device=torch.device("cpu"),

@@ -36,8 +36,8 @@ FAILED_S = 30.0
 """The promise: a killed rank is a failure within this time."""
 
 
-def job_of(folder: Path, devices: int, steps: int) -> JobFile:
-    train = {"groups_per_step": 4, "devices": devices, "sharding": "full"}
+def job_of(folder: Path, devices: int, steps: int, sharding: str = "full") -> JobFile:
+    train = {"groups_per_step": 4, "devices": devices, "sharding": sharding}
     algorithm = {"name": "ppo", "group_size": 8, "kl_coefficient": 0.05}
     return tiny_job(folder, steps=steps, train=train, algorithm=algorithm, checkpoint={"every_steps": 1})
 
@@ -85,10 +85,10 @@ def test_a_trainer_whose_rank_is_killed_fails_at_once_and_other_numbers_of_ranks
         assert newest.version >= 1
         end = json.loads(run.audit.read_bytes().splitlines()[-2])
         assert (end["kind"], end["how"]) == ("end", "failed")
-        for fork, devices in ((1, 1), (2, 2)):
+        for fork, (devices, sharding) in enumerate(((1, "full"), (2, "none"), (2, "full")), 1):
             steps = newest.version + fork
             async with gateway() as home:
-                state = await trained(tmp_path, home, job_of(tmp_path, devices, steps), fork=fork)
+                state = await trained(tmp_path, home, job_of(tmp_path, devices, steps, sharding), fork=fork)
             assert state is TaskState.SUCCEEDED
             assert checkpoint.newest(run.checkpoints).policy == Policy(fork, steps)
 

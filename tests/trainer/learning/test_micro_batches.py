@@ -65,6 +65,19 @@ def test_ranks_share_the_rows_and_make_the_same_number_of_passes(
     assert not rows or any(all(share) for share in shares)
 
 
+def test_only_ranks_of_one_copy_make_as_many_passes() -> None:
+    sizes = [RowSize(prompt=row, num_prompt=2, num_completion=3) for row in range(20)]
+    at, shares = MicroBatchLimits(rows=2, tokens=1000), (0.6, 0.2, 0.2, 0.0)
+    found = {
+        shards: [
+            len(micro_batches_of_rank(range(20), sizes, at, Ranks(rank=rank, size=4, shares=shares, shards=shards)))
+            for rank in range(4)
+        ]
+        for shards in (None, 2, 1)
+    }
+    assert found == {None: [6, 6, 6, 6], 2: [6, 6, 2, 2], 1: [6, 2, 2, 1]}, "each rank has a pass at least"
+
+
 @given(st.integers(8, 64), st.integers(1, 8), st.sampled_from([(0.5, 0.5), (0.8, 0.2), (2 / 3, 1 / 3)]))
 def test_a_rank_with_fewer_rows_spreads_them_over_all_passes(
     num_rows: int, most: int, shares: tuple[float, float]
