@@ -173,7 +173,7 @@ def settled(job: JobFile, model: Any, device: torch.device, ranks: Sequence[int]
         "dtype": str(kind).removeprefix("torch."),
         "micro_batch_tokens": plan.tokens,
         "activation_checkpointing": "on" if plan.recompute else "off",
-        "sharding": sharding,
+        "sharding": "none" if shards[sharding] == 1 else sharding,
     }
     return job.model_copy(update={"train": job.train.model_copy(update=decided)})
 

@@ -225,7 +225,6 @@ class Learner:
                 sums, entropy_sum = sums.plus(update.sums), entropy_sum + update.entropy_sum
                 gradients.append(update.gradient)
                 value_gradients += [update.value_gradient] if update.value_gradient else []
-        self._speeds.ended()
         # Each rank filled in its own rows and left zeros elsewhere, so that the sum over ranks is the whole tensor.
         at_start_BT = self._ranks.sum_(start_BT) if targets.proximal_BT is None else targets.proximal_BT
         mismatch = measure_mismatch(
@@ -402,6 +401,7 @@ class Learner:
                 value_gradient = critic_gradient(self._critic, batch, targets, rows, update, self._ranks)
         except NonFiniteLoss as error:
             failure = error
+        self._speeds.passed()
         # All ranks have found both gradients finite before any of them applies either.
         self._ranks.agree(failure)
         if self._critic is not None:

@@ -4,9 +4,10 @@ Ranks meet in every layer, so a slow one holds up all, and the seconds of a pass
 same. So each rank times a piece of work of its own before a step, for a small part of what the last step took, and
 all ranks hear of all. Without a notable difference rows are divided evenly, which makes equal batches give equal sums.
 
-A step also has work that every rank does whatever its share, such as the optimizer's for its part of the model. On a
-slow rank that takes longer too, and its share has to be smaller. So on processors each rank tells how long its thread
-computed in the last step, and a line through these seconds over the shares tells the constant work from the rows'.
+A step also has work that every rank does whatever its share, such as what passes cost anyhow. On a slow rank that
+takes longer too, and its share has to be smaller. So on processors each rank tells how long its thread computed until
+the end of the last step's passes, and a line through these seconds over the shares tells the constant work from the
+rows'. What comes after, such as the optimizer, does not count: all ranks begin it together.
 """
 
 import time
@@ -68,8 +69,8 @@ class RankSpeeds:
         self._shares = shares_of(known, self._work.constant_share()) if is_notable else ()
         return replace(ranks, shares=self._shares)
 
-    def ended(self) -> None:
-        """Note that this thread has computed all of this rank's rows and updates since it called `measured`."""
+    def passed(self) -> None:
+        """Note that this thread has made all of this rank's passes of an update; of several, the last one counts."""
         self._step_s = time.thread_time() - self._computed_s
 
     def _product_s(self) -> tuple[float, float]:

@@ -65,7 +65,7 @@ def test_a_probe_is_of_this_rank_alone_and_takes_a_small_part_of_a_step() -> Non
 
     speeds = RankSpeeds(torch.device("cpu"))
     speeds.measured(Alone(rank=1, size=3))
-    speeds.ended()
+    speeds.passed()
     speeds.measured(Alone(rank=1, size=3))
     assert heard[1][1][1] > 0.0
     (seconds, work) = heard[0]
