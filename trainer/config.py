@@ -30,14 +30,12 @@ class TrainerConfig:
     def of_task(cls, task: TaskSpec) -> "TrainerConfig":
         """Return the configuration for a task. Raises: ConfigError if the task holds no valid job."""
         job = JobFile.from_json(task.job_json)
-        decided: dict[str, object] = {"devices": task.data or job.train.devices}
-        if job.train.sharding == "auto":
-            decided["sharding"] = _planned_sharding(task.plan_json) or "auto"
+        train = job.train.model_copy(update={"devices": task.data or job.train.devices})
         fetched = is_replica(task.resume_from)
         cache_home = os.environ.get("XDG_CACHE_HOME") or home_folder() / ".cache"
         return cls(
             task=task,
-            job=job.model_copy(update={"train": job.train.model_copy(update=decided)}),
+            job=job.model_copy(update={"train": train}),
             cache_dir=Path(cache_home) / "periplus",
             resume_from=None if not task.resume_from else Path(task.run_dir if fetched else task.resume_from),
             replica=task.resume_from if fetched else "",
@@ -51,7 +49,8 @@ class TrainerConfig:
         """
         return authority_key_of(self.task)
 
-
-def _planned_sharding(plan_json: str) -> str:
-    rows = json.loads(plan_json or "{}").get("assignments", ())
-    return next((str(row.get("sharding", "")) for row in rows if row["task"] == "trainer"), "")
+    @property
+    def planned_sharding(self) -> str:
+        """How the plan has the devices divide the model; empty if it does not say it."""
+        rows = json.loads(self.task.plan_json or "{}").get("assignments", ())
+        return next((str(row.get("sharding", "")) for row in rows if row["task"] == "trainer"), "")

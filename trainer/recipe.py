@@ -8,7 +8,7 @@ only. The job file was validated and resolved before. Keys that the algorithm do
 neutral default here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, assert_never
 
@@ -50,6 +50,11 @@ from trainer.learning.step import Trained, UpdateSettings
 from trainer.learning.transformers_schedule import scheduled_rate
 from trainer.learning.warmup import WarmupSettings
 
+PLANNED_SHARE = 0.75
+"""Largest share of a GPU's free memory that weights, gradients and optimizer take where a plan says how ranks divide
+them. Chosen by hand: the rest is for activations."""
+OPEN_SHARE = 0.5
+"""The same share where nothing says it. Chosen by hand."""
 WARMUP_LOSS_WINDOW = 5
 """Number of steps over which the warm-up's loss is averaged before it is compared with the target. Chosen by hand."""
 
@@ -154,20 +159,19 @@ def warmup_settings(job: JobFile, model: Any) -> WarmupSettings:
     )
 
 
-def settled(job: JobFile, model: Any, device: torch.device, ranks: Sequence[int] = ()) -> JobFile:
+def settled(
+    job: JobFile, model: Any, device: torch.device, ranks: Sequence[int] = (), planned_sharding: str = ""
+) -> JobFile:
     """Return the job with what it leaves open about forward passes and sharding decided for a device.
 
     `ranks` are the numbers of ranks of the trainer's machines. Ranks that share a step must decide alike, also if only
-    one of them has the weights on that device.
+    one of them has the weights on that device. `planned_sharding` is taken if the job leaves it open and a copy fits.
     """
     kind = _compute_dtype(job, model, device)
     shards: dict[ShardingChoice, int] = {"full": sum(ranks), "none": 1}
     if len(ranks) > 1 and len(set(ranks)) == 1:
         shards["hybrid"] = ranks[0]
-    sharding = job.train.sharding if job.train.sharding in shards else "full"
-    if job.train.sharding == "auto" and sum(ranks) > 1:
-        fewest_messages_first = sorted(shards, key=lambda name: shards[name])
-        sharding = next((name for name in fewest_messages_first if _fits(job, model, device, shards[name])), "full")
+    sharding = _sharding(job, model, device, shards, planned_sharding)
     plan = pass_plan(job, model, device, shards[sharding])
     decided = {
         "dtype": str(kind).removeprefix("torch."),
@@ -178,12 +182,29 @@ def settled(job: JobFile, model: Any, device: torch.device, ranks: Sequence[int]
     return job.model_copy(update={"train": job.train.model_copy(update=decided)})
 
 
-def _fits(job: JobFile, model: Any, device: torch.device, num_ranks: int) -> bool:
-    """Return whether a copy that so many ranks divide leaves a device enough memory."""
-    if device.type != "cuda":
-        return num_ranks == 1 and sum(parameter.numel() for parameter in model.parameters()) <= SMALL_MODEL
-    kind = _compute_dtype(job, model, device)
-    return 2 * _taken_bytes(job, model, device, kind, num_ranks) <= free_device_bytes(device)
+def _sharding(
+    job: JobFile, model: Any, device: torch.device, shards: Mapping[ShardingChoice, int], planned: str
+) -> ShardingChoice:
+    """Return how ranks divide the model. `shards` has what they can do, with the number of ranks that share a copy."""
+    wanted = job.train.sharding
+    if wanted != "auto":
+        return wanted if wanted in shards else "full"
+    has_cards = device.type == "cuda"
+    taken = {
+        name: _taken_bytes(job, model, device, _compute_dtype(job, model, device), num) for name, num in shards.items()
+    }
+    free = free_device_bytes(device) if has_cards else 0
+    for name in shards:
+        # A plan counts no activations, and may have been made with other bytes a parameter.
+        if name == planned and (not has_cards or name == "full" or taken[name] <= PLANNED_SHARE * free):
+            return name
+    if not has_cards:
+        is_small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL_MODEL
+        return "none" if is_small and shards["full"] > 1 else "full"
+    fewest_messages_first = sorted(shards, key=lambda name: shards[name])
+    return next(
+        (name for name in fewest_messages_first if shards["full"] > 1 and taken[name] <= OPEN_SHARE * free), "full"
+    )
 
 
 def build_learner(

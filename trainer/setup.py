@@ -130,7 +130,7 @@ def prepare(config: TrainerConfig, say: Say, now: Callable[[], float], leader: L
     # After the warm-up: the KL reference and the critic start from the actor as it is here.
     framing = job.model.chat_template
     files = model_files(model_dir, model, None if framing == NO_TEMPLATE else framing)
-    leader.build(job, model)
+    leader.build(job, model, config.planned_sharding)
     if manifest is not None:
         leader.restore(manifest)
     return Prepared(

@@ -158,10 +158,9 @@ def _goal(job: JobFile) -> Goal:
 
 
 def _trainer_copies(job: JobFile, model_bytes: int | None) -> int:
-    """Return how many whole copies of the model a trainer on the cores of one machine has."""
+    """Return how many copies of a small model a trainer on cores has; larger ones are whole only if the job says so."""
     is_small = (model_bytes or 0) <= 2 * SMALL_MODEL
-    is_whole = job.train.sharding == "none" or (job.train.sharding == "auto" and is_small)
-    return job.train.devices if is_whole else 1
+    return job.train.devices if is_small and job.train.sharding in ("auto", "none") else 1
 
 
 def _engine_bytes(job: JobFile) -> int:

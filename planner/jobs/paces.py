@@ -60,7 +60,7 @@ def _pace(cost_tables: CostTables, at: DeviceClass, each: Assignment, gpu: GpuTy
 def _training_s(cost_tables: CostTables, at: DeviceClass, each: Assignment) -> float:
     """Return the seconds of training in a step, with the fastest layout that fits into the trainer's devices."""
     tasks, found = (Task.ACTOR_TRAINING,), []
-    modes = shardings(1, each.data, at.gpus_per_machine, "auto")
+    modes = shardings(1, each.data, at.gpus_per_machine, each.sharding or "auto")
     for (sharding, copies), recompute, micro_batch in product(modes, (False, True), MICRO_BATCH):
         layout = Layout(tensor=1, sharding=sharding, copies=copies, micro_batch=micro_batch, recompute=recompute)
         pool = Pool(device_class=at.key, unit_gpus=1, num_units=each.data, layouts=((tasks[0], layout),))

@@ -45,7 +45,8 @@ def slowdowns(fleet: Fleet, cost_tables: CostTables, found: Incumbent, plan: Pla
     busy_s, workers = defaultdict[str, float](float), defaultdict[str, int](int)
     trained_s = sum(seconds for task, seconds in found.evaluation.task_s if task is not Task.GENERATION)
     for each in plan.assignments:
-        if each.device:
+        # A plan may leave open which of a region's accelerators a process gets.
+        if each.device or not all(fleet.gpu_types[kind.gpu].is_cpu for kind in regions[each.region].machines):
             continue
         core = core_of(fleet, regions[each.region])
         host, fit = host_of(regions[each.region]), core.efficiency

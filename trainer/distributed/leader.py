@@ -100,15 +100,18 @@ class Leader:
             torch.set_num_threads(max(1, self._num_threads // self._num_here))
             self._followers = Followers(self._size, self._num_threads, self._on_loss, self._machines, self._address)
 
-    def build(self, job: JobFile, model: Any) -> None:
+    def build(self, job: JobFile, model: Any, planned_sharding: str = "") -> None:
         """Build the learner of a job around the actor, and divide its models if there are several ranks.
+
+        `planned_sharding` is what the plan has for a job that leaves it open, or empty.
 
         Raises: ConfigError if there are fewer GPUs than devices; RankLost.
         """
         if self._followers is None:
             self._rank = TrainingRank(job, model)
             return
-        job = settled(job, model, device_of_rank(0, self._num_here), ranks_by_machine(self._size, self._machines))
+        ranks = ranks_by_machine(self._size, self._machines)
+        job = settled(job, model, device_of_rank(0, self._num_here), ranks, planned_sharding)
         config = deepcopy(model.config)
         config._attn_implementation = None  # the learner chooses it, after the model is made
         with self._lock, _explained(self._followers):

@@ -43,6 +43,10 @@ COLLECTIVE_LIMIT_S = 600.0
 """Seconds that a collective of training waits for the other ranks. Between two collectives the ranks compute the same
 amount, so they are late by the differences of their speeds only. Chosen by hand, as torch's default for NCCL."""
 
+COPIES_LIMIT_S = 7_200.0
+"""The same seconds where ranks have copies: they meet only once an update, so they are late by the differences of all
+their passes. Chosen by hand."""
+
 PUBLISHING_LIMIT_S = 86_400.0
 """Seconds that a rank waits until rank 0 takes what it has to publish. Rank 0 may be sending an earlier version over a
 slow network meanwhile. Chosen by hand."""
@@ -141,7 +145,8 @@ def join(position: RankPosition, store: Store | None = None, *, sharding: str = 
             world_size=size,
             timeout=timedelta(seconds=JOIN_LIMIT_S),
         )
-        distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), dist.group.WORLD)
+        limit_s = COLLECTIVE_LIMIT_S if sharding == "full" else COPIES_LIMIT_S
+        distributed_c10d._set_pg_timeout(timedelta(seconds=limit_s), dist.group.WORLD)
         assert (state.process_index, state.num_processes) == (rank, size), "accelerate sees other ranks"
         # accelerate gives the CPU an index, which tensors do not have.
         device = device_of_rank(position.local_rank, position.local_size)
@@ -149,7 +154,7 @@ def join(position: RankPosition, store: Store | None = None, *, sharding: str = 
         shape = (size // position.local_size, position.local_size) if sharding == "hybrid" else (size,)
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("copies", "rows")[-len(shape) :])
         for group in mesh.get_all_groups():
-            distributed_c10d._set_pg_timeout(timedelta(seconds=COLLECTIVE_LIMIT_S), group)
+            distributed_c10d._set_pg_timeout(timedelta(seconds=limit_s), group)
         return RankGroups(
             rank=rank,
             size=size,

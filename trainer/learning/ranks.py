@@ -4,7 +4,8 @@ Every rank gets the same batch, and computes from all of it what is cheap: the o
 runs forward and backward passes for its own rows only (`Ranks.mine`). FSDP2 sums gradients over ranks within the
 backward pass, or the update sums them after its passes if each rank has the whole model. Other results are combined by
 a sum over ranks too: tensors that are zero in the rows of other ranks, and figures. So all ranks hold the same numbers
-bit for bit, and take the same decisions. A single process sends nothing.
+bit for bit, and take the same decisions. Only whole copies of weights on unlike processors may differ by the rounding
+of the optimizer; those of rank 0 are published. A single process sends nothing.
 
 Each forward and backward pass of a model that is divided among ranks is a collective. So all ranks of a copy make the
 same number of passes in the same order: a rank whose rows are used up gets empty micro-batches

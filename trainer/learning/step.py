@@ -37,8 +37,8 @@ from trainer.learning.micro_batches import MicroBatchLimits, micro_batches_of_ra
 from trainer.learning.ranks import Ranks
 from trainer.learning.scoring import completion_scores, state_values
 
-SUMMED_TOGETHER = 64
-"""Parameters whose gradients are summed over ranks in one message. Chosen by hand: few messages, and little memory."""
+SUMMED_TOGETHER = 1 << 24
+"""Elements of gradients from which a message that sums them over ranks is sent. Chosen by hand: 64 MiB of float32."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,7 +235,7 @@ def _finish(
     # One vector for all figures: the loss, then the sums.
     loss = torch.stack([total.double() for total in totals]).sum()
     figures = ranks.sum_(torch.cat([loss[None], *([torch.stack(list(sums)).sum(0)] if sums else [])]))
-    norm = _clip(parameters, settings.max_grad_norm)
+    norm = _clip(parameters, settings.max_grad_norm, ranks)
     found_norm, found_loss, *values = torch.cat([norm.double()[None], figures]).tolist()
     if not (isfinite(found_loss) and isfinite(found_norm)):
         raise NonFiniteLoss(
@@ -251,14 +251,17 @@ def _sum_gradients(parameters: Sequence[torch.nn.Parameter], ranks: Ranks) -> No
     # A parameter that no rank used stays without a gradient, as in a single process.
     trained = [each for each, num in zip(parameters, ranks.sum_(used).tolist(), strict=True) if num]
     while trained:
-        part, trained = trained[:SUMMED_TOGETHER], trained[SUMMED_TOGETHER:]
+        part, num = list[torch.nn.Parameter](), 0
+        while trained and num < SUMMED_TOGETHER:
+            part.append(trained.pop(0))
+            num += part[-1].numel()
         grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in part]
         summed = ranks.sum_(torch.cat([grad.reshape(-1) for grad in grads]))
         for each, grad, total in zip(part, grads, torch.split(summed, [grad.numel() for grad in grads]), strict=True):
             each.grad = grad.copy_(total.view_as(grad))
 
 
-def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
+def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float, ranks: Ranks) -> torch.Tensor:
     # Each rank knows the norm of its rows; the norm of the whole gradient is the same number on all ranks, and so is
     # the factor by which all of them scale their rows.
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
@@ -266,5 +269,7 @@ def _clip(parameters: Sequence[torch.nn.Parameter], max_norm: float) -> torch.Te
         mesh, norm = norm.device_mesh, norm.full_tensor()
         if mesh.ndim > 1:  # copies on several machines, whose sums may differ by rounding, must stay alike
             torch.distributed.broadcast(norm, group_src=0, group=mesh.get_group(0))
+    elif ranks.size > 1:
+        torch.distributed.broadcast(norm, group_src=0, group=ranks.group)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm

@@ -67,7 +67,7 @@ _WHY: Mapping[str, tuple[str, ...]] = {
         "enable_chunked_prefill",
         "speculative_config",
     ),
-    "train.devices divides the trained model among devices with FSDP2, and there is no other way; leave this out": (
+    "train.devices and train.sharding say how devices share the trained model (FSDP2 or copies); leave this out": (
         "fsdp",
         "fsdp2",
         "fsdp_config",

@@ -9,7 +9,7 @@ Then one ring over all pipelines reduces the gradients at the rate of its slowes
 the optimizer updates the parameters that a device holds. With full sharding (ZeRO-3, FSDP) a micro-batch gathers the
 parameters twice and scatters the gradients once. This overlaps with computing, so the longer of both counts. Nothing
 else overlaps. If each machine has a copy (HSDP), this stays inside machines, and the ring that reduces the gradients is
-over copies.
+over copies. The rings of all devices of a machine share its link there.
 
 All results are arrays over rows of `Cuts`. For meshes of two pools the arrays of both pools broadcast against each
 other.
@@ -144,7 +144,8 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
         update_s=updated * trained / held + beside_s / updates,
         data=np.where(has_copies, cuts.copies, cuts.data).astype(float),
         flows=(cuts.tensor * cuts.pipeline).astype(float),
-        ring_bytes_per_s=rate,
+        # The fabric is measured with one ring, and copies have one for each of their devices.
+        ring_bytes_per_s=np.where(has_copies, rate / cuts.shards, rate),
         ring_latency_s=latency_s,
     )
 

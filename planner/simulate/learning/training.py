@@ -84,8 +84,10 @@ class PoolPipelines:
         return updated_s + (fit.step_overhead_s + fit.sample_overhead_s * workload.samples_per_step) / updates
 
     def ring(self) -> tuple[float, float]:
-        """Return (bytes per second, latency) of the slowest link in a ring over this pool's pipelines."""
-        return self._ring(self.num_pipelines)
+        """Return (bytes per second, latency) of the slowest link in a ring over the pool's pipelines, or its copies."""
+        rate, latency_s = self._ring(self.num_pipelines)
+        # Each device of a machine has a ring over the copies, and all of them use the machine's link.
+        return rate / self._num_shards if self.num_copies > 1 else rate, latency_s
 
     @property
     def _num_shards(self) -> int:

@@ -219,7 +219,7 @@ def test_who_does_not_know_the_key_is_no_rank() -> None:
 
 
 def test_a_rank_that_runs_out_of_memory_says_so() -> None:
-    with leader_of(2, make_job(), tiny_model()) as leader:
+    with leader_of(2, make_job(train={"sharding": "full"}), tiny_model()) as leader:
         assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
         (follower,) = leader.process_ids
         held_bytes = int(Path(f"/proc/{follower}/statm").read_text().split()[0]) * resource.getpagesize()

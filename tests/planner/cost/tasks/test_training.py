@@ -108,7 +108,7 @@ def test_copies_gather_in_their_machines_and_reduce_their_shards_over_the_fabric
     gather_s = 3 * 7 / 8 * 2 * MODEL.num_params / 100e9
     stage = stage_s(OF, TRAIN, at(), Layout(tensor=1), 1)
     assert copies.compute_s == pytest.approx(SAMPLES / 32 * max(stage, gather_s), rel=1e-3)
-    assert copies.reduce_s == pytest.approx(2 * 3 / 4 * (2 * MODEL.num_params / 8) / 10e9, rel=1e-3)
+    assert copies.reduce_s == pytest.approx(2 * 3 / 4 * 2 * MODEL.num_params / 10e9, rel=1e-3)
     assert copies.update_s == pytest.approx(alone(Layout(tensor=1), 1).update_s / 8)
     # With one device a machine each device has a whole copy.
     lone = alone(Layout(tensor=1, sharding=Sharding.FULL, copies=4), 4, on=at(per_machine=1))
