@@ -17,6 +17,7 @@ from planner.cost.step.fixed_terms import regions_of, trainer_region_of
 from planner.cost.tables.cost_tables import CostTables, UnitCost
 from planner.cost.tables.network import Network, weights_s
 from planner.plan import Assignment, Plan, PlanEdge, Prediction, Rates, TaskKind
+from planner.problem.goal import Limits
 from planner.problem.workload import Task
 
 
@@ -59,13 +60,14 @@ def _trainer(cost_tables: CostTables, placement: Placement, region: str) -> Assi
         device="+".join(dict.fromkeys(_device(cost_tables, pool) for pool in pools)),
         tensor=layout.tensor,
         data=max(1, sum(pool.num_units for pool in pools) // layout.pipeline),
-        sharding="" if cost_tables.problem.limits.fsdp is None else _sharding(pools[0], layout),
+        sharding=_sharding(cost_tables.problem.limits, pools[0], layout),
         usd_per_hour=_rent(cost_tables, pools),
     )
 
 
-def _sharding(pool: Pool, layout: Layout) -> Literal["", "full", "hybrid", "none"]:
-    if pool.num_units == 1:
+def _sharding(limits: Limits, pool: Pool, layout: Layout) -> Literal["", "full", "hybrid", "none"]:
+    # A job that asks for `hybrid` has it also where machines with cores were planned as one.
+    if limits.fsdp in (None, "hybrid") or pool.num_units == 1:
         return ""
     return "none" if layout.sharding is Sharding.NONE else "hybrid" if layout.copies > 1 else "full"
 

@@ -75,7 +75,10 @@ def join(token: str, work_dir: Path, state_dir: Path | None, identity_dir: Path 
     TOKEN it is read from standard input, where other users of the machine do not see it.
     """
     region, coordinator = _join(given_token(token), work_dir, state_dir, identity_dir)
-    click.echo(f"joined the fleet of {coordinator} as region {region}; start the agent with `periplus agent run`")
+    click.echo(
+        f"joined the fleet of {coordinator} as region {region}; start the agent with `periplus agent run` and the same "
+        "directories"
+    )
     return errors.EXIT_OK
 
 
@@ -109,8 +112,8 @@ def _place(
         found = place_in(folder)
     except errors.NotFound as error:
         raise errors.ConfigError(
-            f"{error}; join the fleet first, with `periplus agent join TOKEN` or {TOKEN_VARIABLE}, or give "
-            "--plaintext for a fleet of this machine alone"
+            f"{error}; join the fleet first, with `periplus agent join TOKEN` and the same --work-dir and --state-dir, "
+            f"or {TOKEN_VARIABLE}, or give --plaintext for a fleet of this machine alone"
         ) from error
     return region or found[0], coordinator or found[1] or DEFAULT_COORDINATOR
 

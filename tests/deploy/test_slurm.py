@@ -79,7 +79,7 @@ def test_a_job_whose_limit_slurm_does_not_say_is_not_queued_again(tmp_path: Path
 
 def test_slurm_is_asked_for_a_signal_and_to_queue_again() -> None:
     options = re.findall(r"^#SBATCH (\S+)$", SCRIPT.read_text(), re.MULTILINE)
-    assert {"--signal=B:TERM@120", "--requeue", "--nodes=1"} <= set(options)
+    assert {"--signal=B:TERM@120", "--requeue", "--nodes=1", "--ntasks-per-node=1"} <= set(options)
 
 
 @pytest.mark.parametrize("script", [SCRIPT, DEPLOY / "spot-notice.sh"], ids=lambda path: str(path.name))

@@ -9,6 +9,7 @@ Invariants:
   can be saved then, since the rank's rows are gone; the run goes on from its last checkpoint.
 """
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ import torch
 
 from periplus.errors import PeriplusError, RankLost
 from periplus.job.job_file import JobFile
+from periplus.process.telemetry import event
 from periplus.values.policy import Policy
 from periplus.values.task import RankMachine
 from periplus.values.weight_state import WeightState
@@ -48,6 +50,8 @@ from trainer.learning.batch import Sample
 from trainer.learning.learner import StepReport
 from trainer.publishing.snapshot import Taken, Weights
 from trainer.recipe import settled
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -112,6 +116,7 @@ class Leader:
             return
         ranks = ranks_by_machine(self._size, self._machines)
         job = settled(job, model, device_of_rank(0, self._num_here), ranks, planned_sharding)
+        event(log, logging.INFO, "model_shared", sharding=job.train.sharding, ranks=ranks)
         config = deepcopy(model.config)
         config._attn_implementation = None  # the learner chooses it, after the model is made
         with self._lock, _explained(self._followers):
