@@ -24,7 +24,7 @@ import ray
 from ray.util import get_placement_group, placement_group, placement_group_table, remove_placement_group
 
 from periplus import clock
-from region_agent.launchers.ray_cluster import ADDRESS_VARIABLE, NAMESPACE, group_name
+from region_agent.launchers.ray_cluster import NAMESPACE, group_name
 
 POLL_S = 1.0
 """Seconds between two looks at the nodes. Chosen by hand."""
@@ -45,12 +45,10 @@ def main() -> int:
     parser.add_argument("--address", required=True)
     parser.add_argument("--region", required=True)
     options = parser.parse_args()
-    address = None if options.address == "new" else options.address
-    if address is None:
-        os.environ.pop(ADDRESS_VARIABLE, None)  # Ray would read "new" there as an address
+    is_new = options.address == "new"
     ray.init(
-        address,
-        include_dashboard=False if address is None else None,
+        "local" if is_new else options.address,  # Ray's word for a cluster that is started here, whatever runs here
+        include_dashboard=False if is_new else None,
         namespace=NAMESPACE,
         log_to_driver=False,
         logging_level=logging.ERROR,

@@ -86,6 +86,12 @@ def supervisor(place: Place, tmp_path: Path) -> Iterator[Supervisor]:
     asyncio.run(made.stop_all(0.0, time.monotonic))
 
 
+def _words(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
 def log_of(tmp_path: Path) -> str:
     return (tmp_path / "runs" / "j" / "logs" / "rollout-0.log").read_text()
 
@@ -293,6 +299,22 @@ def test_who_watches_the_nodes_is_started_again(place: Place) -> None:
         cluster.nodes()
     wait_for(lambda: cluster._names == known)
     assert cluster.nodes() == known
+
+
+def test_a_cluster_is_started_where_the_address_says_so_and_ends_with_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ray_nodes(tmp_path, num_nodes=1) as other:
+        for name, text in (other.variables | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "new"}).items():
+            monkeypatch.setenv(name, text)
+        cluster = RayCluster("new", "eu")
+        assert len(cluster.nodes()) == 1
+        assert cluster._address.rpartition(":")[2] != other.address.rpartition(":")[2], "not one that runs already"
+        (started,) = (
+            each for each in psutil.process_iter() if cluster._address in _words(each) and "raylet" in each.name()
+        )
+        cluster.close(leaves_tasks=False)
+        wait_for(lambda: not started.is_running())
 
 
 @pytest.mark.parametrize(
