@@ -221,6 +221,7 @@ def test_an_environment_that_raises_before_or_after_generation_costs_one_lease()
         it.environment = Moody()
         it.give(lease(1), lease(2), lease(3))
         await it.running("0.2", "0.3")
+        await it.until(lambda: it.failed)
         assert it.failed == [1]
         it.engine.complete("0.2", PolicyRun(V0, 1))
         it.engine.complete("0.3", PolicyRun(V0, 1))
