@@ -37,6 +37,8 @@ KEPT = 16
 SILENT_S = 900.0
 """Seconds without a result after which a measuring process is ended. Chosen by hand: an engine of a large model takes
 minutes to start."""
+END_S = 5.0
+"""Seconds in which a process that was killed, and what it started, must have ended. Chosen by hand."""
 NICENESS = 10
 """By how much the processes that measure give way to others. Chosen by hand."""
 ENGINE, TRAINER = "rollout_worker.profile", "trainer.distributed.profile"
@@ -147,6 +149,10 @@ class Profiler:
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended
                 os.killpg(running.pid, signal.SIGKILL)
+            with contextlib.suppress(TimeoutError):  # the loop closes the pipe at its end
+                async with asyncio.timeout(END_S):
+                    await running.stdout.read()
+                    await running.wait()
         if code != 0:
             raise PeriplusError(f"{command[2]} ended with exit code {code}: {problem or 'its error is in the log'}")
 
