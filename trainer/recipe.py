@@ -189,18 +189,15 @@ def _sharding(
     wanted = job.train.sharding
     if wanted != "auto":
         return wanted if wanted in shards else "full"
-    has_cards = device.type == "cuda"
-    taken = {
-        name: _taken_bytes(job, model, device, _compute_dtype(job, model, device), num) for name, num in shards.items()
-    }
-    free = free_device_bytes(device) if has_cards else 0
-    for name in shards:
-        # A plan counts no activations, and may have been made with other bytes a parameter.
-        if name == planned and (not has_cards or name == "full" or taken[name] <= PLANNED_SHARE * free):
-            return name
-    if not has_cards:
+    if device.type != "cuda":
         is_small = sum(parameter.numel() for parameter in model.parameters()) <= SMALL_MODEL
-        return "none" if is_small and shards["full"] > 1 else "full"
+        return next((name for name in shards if name == planned), "none" if is_small and shards["full"] > 1 else "full")
+    kind, free = _compute_dtype(job, model, device), free_device_bytes(device)
+    taken = {name: _taken_bytes(job, model, device, kind, num) for name, num in shards.items()}
+    for name in shards:
+        # A plan counts no activations, and fewer bytes a parameter.
+        if name == planned and (name == "full" or taken[name] <= PLANNED_SHARE * free):
+            return name
     fewest_messages_first = sorted(shards, key=lambda name: shards[name])
     return next(
         (name for name in fewest_messages_first if shards["full"] > 1 and taken[name] <= OPEN_SHARE * free), "full"
