@@ -21,7 +21,7 @@ BEAT = b"\0"
 """What a follower sends rank 0 while it lives, beside the reason of its end."""
 
 READY = b"\1"
-"""What a follower sends once it has imported what it needs and is about to join."""
+"""What a follower sends once it has imported what it needs and can join."""
 
 KEY_VARIABLE = "PERIPLUS_RANK_KEY"
 """Environment variable of a follower with the key of the connection to rank 0, in hexadecimal."""
@@ -41,6 +41,11 @@ class BuildLearner:
     job_json: str
     model_class: type[Any]
     model_config: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRanks:
+    """Join the other ranks. It is sent once all of them are ready, for they wait only a short time for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,17 @@ class ExportRows:
     """Send this rank's rows to rank 0, which writes the final model (trainer/checkpointing/export.py)."""
 
 
-Command = BuildLearner | TrainStep | FirstVersion | TakeVersion | ProbeWeights | SaveRows | RestoreRows | ExportRows
+Command = (
+    BuildLearner
+    | JoinRanks
+    | TrainStep
+    | FirstVersion
+    | TakeVersion
+    | ProbeWeights
+    | SaveRows
+    | RestoreRows
+    | ExportRows
+)
 
 
 def packed(command: Command) -> bytes:

@@ -25,7 +25,7 @@ from multiprocessing.connection import Client, Connection
 
 from periplus.errors import ConfigError, NonFiniteLoss
 from periplus.process import telemetry
-from trainer.distributed.commands import BEAT, BEAT_S, KEY_VARIABLE, READY, BuildLearner, unpacked
+from trainer.distributed.commands import BEAT, BEAT_S, KEY_VARIABLE, READY, BuildLearner, JoinRanks, unpacked
 from trainer.distributed.failures import explained_failure
 from trainer.distributed.position import RankPosition
 
@@ -118,6 +118,9 @@ def _follow(position: RankPosition, num_threads: int, commands: "queue.Queue[byt
     assert isinstance(first, BuildLearner), f"the learner is built first, not {first}"
     model = skeleton(first)
     rank_0.say(READY)
+    # Ranks import at speeds of their own, on several machines above all.
+    second = unpacked(commands.get())
+    assert isinstance(second, JoinRanks), f"the ranks join next, not {second}"
     job = JobFile.from_json(first.job_json)
     here = TrainingRank(job, model, join(position, sharding=job.train.sharding))
     while True:

@@ -123,7 +123,7 @@ class Followers:
                 return
 
     def wait_until_ready(self) -> None:
-        """Wait until all followers have imported what they need and are about to join.
+        """Wait until all followers have imported what they need and can join.
 
         Raises: RankLost if one of them ended, or is not ready in time.
         """

@@ -35,6 +35,7 @@ from trainer.distributed.commands import (
     Command,
     ExportRows,
     FirstVersion,
+    JoinRanks,
     ProbeWeights,
     RestoreRows,
     SaveRows,
@@ -123,6 +124,7 @@ class Leader:
             self._followers.send(BuildLearner(job_json=job.to_json(), model_class=type(model), model_config=config))
             # Rank 0 cannot see the end of a follower while it joins, so what takes long comes first.
             self._followers.wait_until_ready()
+            self._followers.send(JoinRanks())
             self._groups = join(self._followers.positions[0], self._followers.store, sharding=job.train.sharding)
             self._rank = TrainingRank(job, model, self._groups)
 

@@ -17,6 +17,7 @@ from trainer.distributed.commands import (
     Command,
     ExportRows,
     FirstVersion,
+    JoinRanks,
     ProbeWeights,
     RestoreRows,
     SaveRows,
@@ -94,8 +95,8 @@ class TrainingRank:
                 restoration.restore_rows(self.model, self.learner, self.host)
             case ExportRows():
                 export.final_rows(self.model, self.host)
-            case BuildLearner():
-                raise AssertionError("the learner is built once, by the first command")
+            case BuildLearner() | JoinRanks():
+                raise AssertionError("the learner is built once, by the first two commands")
             case _:
                 assert_never(command)
         return None

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -172,6 +173,20 @@ def test_a_rank_on_another_machine_ends_with_it_and_the_machine_is_named() -> No
         with pytest.raises(RankLost, match=rf"rank 2 of 3 on n1 \(process {there}\) is lost"):
             train_for_ever(leader)
     assert not is_running(here)
+
+
+def test_ranks_join_once_all_of_them_are_ready() -> None:
+    follower = """
+import runpy, sys, time
+from trainer.distributed import process_group, rank
+process_group.JOIN_LIMIT_S, skeleton = 1.0, rank.skeleton
+sys.argv = sys.argv[3:]
+rank.skeleton = lambda first: time.sleep(4.0 * ("--rank=2" in sys.argv)) or skeleton(first)
+runpy.run_module("trainer.distributed.follower", run_name="__main__")
+"""
+    slow = [replace(machine, words=(sys.executable, "-c", follower)) for machine in MACHINES]
+    with leader_of(3, make_job(), tiny_model(), slow) as leader:
+        assert leader.step(sampled(tiny_model(), 0), consumer=CONSUMER, learning_rate=1e-2) is not None
 
 
 @pytest.mark.parametrize("dies", [True, False])
