@@ -134,7 +134,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install --quiet $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL)) $(VLLM_TORCH)
 	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt $(VLLM_BUILD)
 	$(VLLM)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec
-	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt -e '.[rollout]' pytest pytest-timeout hypothesis
+	$(VLLM)/bin/python -m pip install --quiet -c constraints-vllm.txt -e '.[rollout,ray]' pytest pytest-timeout hypothesis
 	@touch $@
 
 VLLM_TESTS := OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm -W default

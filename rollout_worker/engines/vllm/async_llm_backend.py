@@ -37,6 +37,7 @@ from periplus.values.probe_prompts import NUM_SEQUENCES, NUM_TOKENS
 from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.engines.vllm.backend import ChunkEnd, LabelSpan, Sampling, TokenChunk
 from rollout_worker.engines.vllm.gathered_digest import gathered_digest, whole_digest
+from rollout_worker.engines.vllm.shards import TensorShard
 from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
 from rollout_worker.engines.vllm.worker_description import WorkerDescription, layout_of_workers
 
@@ -107,7 +108,7 @@ class AsyncLlmBackend:
         self._buffer = buffer
         self._settings = settings
         self._layout = StateLayout(lines=())
-        self._num_ranks = settings.ranks
+        self._shards_of_ranks: list[tuple[TensorShard, ...]] = []
         self._is_closed = False
         self._has_died = False
         self._watched_processes: list[int] = []  # file descriptors
@@ -142,6 +143,7 @@ class AsyncLlmBackend:
             # Readable once the process has ended.
             asyncio.get_running_loop().add_reader(descriptor, self._on_death)
         self._layout = layout_of_workers(found)
+        self._shards_of_ranks = [each.shards for each in found]
         for problem in await self._call("periplus_attach", str(self._buffer.path)):
             assert not problem, problem
 
@@ -240,8 +242,10 @@ class AsyncLlmBackend:
 
     async def digest(self) -> bytes:
         """Return the digest of the tensors of all ranks. Raises: CorruptFrame, EngineDied."""
-        if self._num_ranks > 1:
-            return await gathered_digest(self._layout, self._buffer, self._copy_rows)
+        if len(self._shards_of_ranks) > 1:
+            return await gathered_digest(
+                self._layout, self._shards_of_ranks, lambda load: self._call("periplus_gather_digests", load)
+            )
         await self._call("periplus_begin_digest")
         while True:
             (found,) = await self._call("periplus_poll_digest", POLL_S)
@@ -262,11 +266,6 @@ class AsyncLlmBackend:
             if self._llm.output_handler is not None:
                 self._llm.output_handler.cancel()
             await asyncio.to_thread(self._llm.shutdown)
-
-    async def _copy_rows(self, regions: list[tuple[str, int, int, int]]) -> None:
-        for wrong in await self._call("periplus_copy_rows", regions):
-            if wrong:
-                raise CorruptFrame(wrong)
 
     async def _call(self, method: str, *arguments: object) -> list[Any]:
         """Call a method of all workers, and return their results by rank."""

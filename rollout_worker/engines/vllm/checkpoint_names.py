@@ -8,8 +8,8 @@ ranks; padding belongs to no checkpoint tensor. A tied head is the embedding's o
 The layers are recognised by vLLM's classes, and the fused names come from the model's `packed_modules_mapping`. The
 result is verified: the names and shapes must be those of the published weights, and every check of the engine hashes
 the tensors under these names. This works for models whose other parameters have their checkpoint's names, and
-periplus/job/architectures.py lists those that a test serves. Quantised weights, experts and pipeline parallelism are
-refused.
+periplus/job/architectures.py lists those that a test serves. A stage of a pipeline has only its own layers. Quantised
+weights and experts are refused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +43,6 @@ class _Rows:
 
 def shard_memory(model: Any) -> ShardMemory:
     """Return the weights of this rank by checkpoint name. Raises: ConfigError for a model that cannot be mapped."""
-    if get_pp_group().world_size > 1:
-        raise ConfigError("vLLM runs with pipeline parallelism, which updates of weights do not support; use 1")
     shards: dict[str, TensorShard] = {}
     views: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -59,7 +57,7 @@ def shard_memory(model: Any) -> ShardMemory:
                 if shard.name in shards:
                     raise ConfigError(f"two parameters of vLLM's model are called {shard.name}")
                 shards[shard.name], views[shard.name] = shard, view
-    return ShardMemory(shards, views)
+    return ShardMemory(shards, views, is_stage=get_pp_group().world_size > 1)
 
 
 def _check(path: str, kind: str, module: Any, parameter: torch.Tensor) -> None:

@@ -1,67 +1,46 @@
 """The digest (periplus/values/digest.py) of weights that several ranks hold together.
 
-A block of a tensor that is divided by columns has elements of every rank. So rows of all tensors are copied into the
-shared block, by all ranks at once, and hashed here, load by load. Only as much as one load is in memory at a time.
+A block of a tensor that is divided by columns has elements of every rank. So each tensor is hashed by one of the ranks
+that hold it, to which the others send their parts over vLLM's own network, wherever they are (shard_memory.py). The
+ranks are asked for some tensors at a time, and generate between two calls.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from blake3 import blake3
+from periplus.codec.weights.layout import StateLayout
+from periplus.errors import CorruptFrame
+from periplus.values.digest import digest_of
+from rollout_worker.engines.vllm.shards import TensorShard
 
-from periplus.codec.weights.layout import StateLayout, TensorLayout
-from periplus.errors import ConfigError
-from periplus.values.digest import BLOCK_BYTES, digest_of, root
-from rollout_worker.engines.vllm.transfer_buffer import TransferBuffer
+LOAD_BYTES = 256 << 20
+"""Bytes of the tensors of one call, unless one alone is larger. They are in the memory of the ranks' hosts meanwhile.
+Chosen by hand: hundreds of calls for 100 GB, each of a fraction of a second."""
 
-Region = tuple[str, int, int, int]
-"""Tensor, first row, row after the last, offset in the shared block."""
-
-CopyRows = Callable[[list[Region]], Awaitable[None]]
-
-ALIGNMENT = 8
-"""Regions begin at multiples of so many bytes."""
+Gather = list[Any]
+"""Tensor, its shape, the rank that hashes it, and the parts of all ranks that hold some of it: rank, first row, row
+after the last, first column, column after the last. It is a JSON value."""
 
 
-class BlockHasher:
-    """The tensor digest of bytes that come in pieces."""
+async def gathered_digest(
+    layout: StateLayout,
+    shards_of_ranks: Sequence[Sequence[TensorShard]],
+    call: Callable[[list[Gather]], Awaitable[Sequence[Any]]],
+) -> bytes:
+    """Return the state digest of the tensors that the ranks hold.
 
-    def __init__(self) -> None:
-        self._leaves: list[bytes] = []
-        self._rest = bytearray()
+    `call` has all ranks do `ShardMemory.gathered_digests`, and returns what each of them returned.
 
-    def add(self, piece: memoryview) -> None:
-        """Take the next bytes."""
-        self._rest += piece
-        whole = len(self._rest) // BLOCK_BYTES * BLOCK_BYTES
-        with memoryview(self._rest) as rest:
-            for start in range(0, whole, BLOCK_BYTES):
-                self._leaves.append(blake3(rest[start : start + BLOCK_BYTES]).digest())
-        del self._rest[:whole]
-
-    def digest(self) -> bytes:
-        """Return the digest of all bytes so far."""
-        # The last block may be short; an empty tensor has one empty block.
-        last = [blake3(self._rest).digest()] if self._rest or not self._leaves else []
-        return root(self._leaves + last)
-
-
-async def gathered_digest(layout: StateLayout, buffer: TransferBuffer, copy_rows: CopyRows) -> bytes:
-    """Return the state digest of the tensors that `copy_rows` copies into the buffer from all ranks.
-
-    Raises: ConfigError if a row of a tensor is larger than the buffer; what `copy_rows` raises.
+    Raises: CorruptFrame if a tensor has a value that no publication has, or ranks with the same part disagree; what
+    `call` raises.
     """
-    hashers = {line.name: BlockHasher() for line in layout.lines}
-    columns = {line.name: _columns(line) for line in layout.lines}
-
-    def add(load: list[Region]) -> None:
-        for name, first, stop, offset in load:
-            hashers[name].add(buffer.words(offset, (stop - first) * columns[name]).data.cast("B"))
-
-    for load in loads(layout, buffer.num_bytes):
-        await copy_rows(load)
-        await asyncio.to_thread(add, load)
-    return whole_digest(layout, {name: hasher.digest() for name, hasher in hashers.items()})
+    tensors: dict[str, bytes] = {}
+    for load in gathers(layout, shards_of_ranks):
+        for found in await call(load):
+            if isinstance(found, str):
+                raise CorruptFrame(found)
+            tensors.update((name, bytes.fromhex(digest)) for name, digest in found)
+    return whole_digest(layout, tensors)
 
 
 def whole_digest(layout: StateLayout, tensors: Mapping[str, bytes]) -> bytes:
@@ -69,33 +48,24 @@ def whole_digest(layout: StateLayout, tensors: Mapping[str, bytes]) -> bytes:
     return digest_of((line.name, line.dtype, line.shape, tensors[line.name]) for line in layout.lines)
 
 
-def loads(layout: StateLayout, num_bytes: int) -> Iterator[list[Region]]:
-    """Yield which rows fit into a block of so many bytes together, until all rows of all tensors were named.
-
-    Raises: ConfigError if a row alone is larger.
-    """
-    load: list[Region] = []
-    offset = 0
-    for line in layout.lines:
-        num_rows, row_bytes = line.shape[0], 2 * _columns(line)
-        if row_bytes > num_bytes:
-            raise ConfigError(f"a row of {line.name} has {row_bytes} bytes, the block {num_bytes}: make it larger")
-        first = 0
-        while first < num_rows:
-            stop = min(num_rows, first + (num_bytes - offset) // row_bytes)
-            if stop == first:
-                yield load
-                load, offset = [], 0
-                continue
-            load.append((line.name, first, stop, offset))
-            offset = min(num_bytes, -(-(offset + (stop - first) * row_bytes) // ALIGNMENT) * ALIGNMENT)
-            first = stop
+def gathers(
+    layout: StateLayout, shards_of_ranks: Sequence[Sequence[TensorShard]], load_bytes: int = LOAD_BYTES
+) -> Iterator[list[Gather]]:
+    """Yield what the ranks hash in each call. The holders of tensors take turns."""
+    holders: dict[str, list[list[int]]] = {line.name: [] for line in layout.lines}
+    for rank, shards in enumerate(shards_of_ranks):
+        for each in shards:
+            bounds = [each.row_start, each.row_stop, each.column_start, each.column_stop]
+            holders[each.name].append([rank, *bounds])
+    load: list[Gather] = []
+    num_bytes = 0
+    for number, line in enumerate(layout.lines):
+        if load and num_bytes + line.num_bytes > load_bytes:
+            yield load
+            load, num_bytes = [], 0
+        # A rank may have no row of a short vocabulary; an empty tensor has a holder too.
+        parts = [each for each in holders[line.name] if each[1] < each[2]] or holders[line.name][:1]
+        load.append([line.name, list(line.shape), parts[number % len(parts)][0], parts])
+        num_bytes += line.num_bytes
     if load:
         yield load
-
-
-def _columns(line: TensorLayout) -> int:
-    number = 1
-    for size in line.shape[1:]:
-        number *= size
-    return number

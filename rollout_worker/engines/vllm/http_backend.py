@@ -12,7 +12,8 @@ in an environment where Periplus is installed; on a CPU with --no-enable-chunked
 it does not say which weights sampled a token, and completions cannot keep their cache at a swap. These routes let
 everybody who reaches the server change its weights: such a server belongs on a private network.
 
-New elements go through shared memory if the server is on this machine, else as base64 text. Run with vLLM 0.32.0.
+New elements go through shared memory if all ranks of the server are on this machine, else as base64 text. The ranks may
+be stages of a pipeline, on several nodes of a Ray cluster. Run with vLLM 0.32.0.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from periplus.codec.weights.staged import Update
 from periplus.errors import ConfigError, CorruptFrame, PeriplusError, Unreachable, shortened
 from rollout_worker.engines.engine import EngineDied, RequestFailed
 from rollout_worker.engines.vllm.backend import Sampling, TokenChunk
-from rollout_worker.engines.vllm.gathered_digest import Region, gathered_digest, whole_digest
+from rollout_worker.engines.vllm.gathered_digest import gathered_digest, whole_digest
 from rollout_worker.engines.vllm.http_routes import CompletionsRoute, GenerateRoute, TokensRoute
 from rollout_worker.engines.vllm.transfer_buffer import LEAST_BUFFER_BYTES, Record, TransferBuffer
 from rollout_worker.engines.vllm.worker_description import WorkerDescription, layout_of_workers
@@ -107,11 +108,6 @@ class HttpBackend:
             )
         problems = await self._call("periplus_attach", [str(self._buffer.path)])
         self._is_shared = not any(problems)
-        if not self._is_shared and len(self._workers) > 1:
-            raise ConfigError(
-                f"the vLLM server at {self._url} has {len(self._workers)} ranks and is on another machine, where their "
-                "weights cannot be gathered for a proof; run the worker beside it"
-            )
         if not self._is_shared:
             # Each load is the text of one request, which is in memory several times.
             self._buffer = TransferBuffer.private(min(self._buffer.num_bytes, LEAST_BUFFER_BYTES))
@@ -172,6 +168,7 @@ class HttpBackend:
         async with contextlib.aclosing(self._events(body)) as events:
             async for event in events:
                 if "error" in event:
+                    await self._check_lives()
                     raise RequestFailed(f"vLLM at {self._url}: {shortened(str(event['error']), ERROR_CHARACTERS)}")
                 for choice in event.get("choices", ()):
                     yield self._route.chunk(choice)
@@ -230,7 +227,11 @@ class HttpBackend:
     async def digest(self) -> bytes:
         """Return the digest of the tensors of all ranks. Raises: CorruptFrame, EngineDied."""
         if len(self._workers) > 1:
-            return await gathered_digest(self._layout, self._buffer, self._copy_rows)
+            return await gathered_digest(
+                self._layout,
+                [worker.shards for worker in self._workers],
+                lambda load: self._call("periplus_gather_digests", [load]),
+            )
         await self._call("periplus_begin_digest")
         while True:
             (found,) = await self._call("periplus_poll_digest", [POLL_S])
@@ -243,11 +244,6 @@ class HttpBackend:
     async def close(self) -> None:
         """Close the connections. The server goes on."""
         await self._session.close()
-
-    async def _copy_rows(self, regions: list[Region]) -> None:
-        for wrong in await self._call("periplus_copy_rows", [regions]):
-            if wrong:
-                raise CorruptFrame(wrong)
 
     async def _call(self, method: str, arguments: Sequence[object] = ()) -> list[Any]:
         """Call a method of all workers, and return their results by rank."""
@@ -262,6 +258,8 @@ class HttpBackend:
         try:
             async with self._session.post(self._url + path, json=body, params=params) as response:
                 text = await response.text()
+                if response.status >= 500:
+                    await self._check_lives()
                 if response.status >= 400:
                     raise ServerRefused(
                         f"{path} answers {response.status}: {shortened(' '.join(text.split()), ERROR_CHARACTERS)}"
@@ -275,6 +273,8 @@ class HttpBackend:
         """Yield the events of a streamed answer."""
         try:
             async with self._session.post(self._url + self._route.path, json=body) as response:
+                if response.status >= 500:
+                    await self._check_lives()
                 if response.status >= 400:
                     text = " ".join((await response.text()).split())
                     raise RequestFailed(
@@ -287,6 +287,16 @@ class HttpBackend:
                         yield json.loads(content)
         except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
             raise self._died(error) from error
+
+    async def _check_lives(self) -> None:
+        """Check that the server's core still runs: a server without one answers for a while. Raises: EngineDied."""
+        try:
+            async with self._session.get(f"{self._url}/health") as response:
+                if response.status < 500:
+                    return
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._died(error) from error
+        raise EngineDied(f"vLLM's core behind the server at {self._url} has ended; the server's log says why")
 
     def _died(self, error: Exception) -> EngineDied:
         return EngineDied(f"the vLLM server at {self._url} does not answer ({str(error) or type(error).__name__})")

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import vllm
+from vllm.distributed import get_world_group
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as linear_kernels
 from vllm.platforms import current_platform
@@ -98,20 +99,10 @@ class WorkerExtension:
         """Write the updates that lie in the shared block."""
         self._periplus_memory().write(list(self._periplus_buffer.updates(records)))
 
-    def periplus_copy_rows(self, regions: Sequence[tuple[str, int, int, int]]) -> str:
-        """Copy rows of tensors into the shared block: (name, first row, row after the last, offset in the block).
-
-        Return an empty text, or what is wrong with a tensor.
-        """
-        memory = self._periplus_memory()
-        try:
-            for name, first, stop, offset in regions:
-                width = memory.shards[name].num_columns
-                out = self._periplus_buffer.words(offset, (stop - first) * width).reshape(-1, width)
-                memory.copy_rows(name, first, stop, out)
-        except PeriplusError as error:
-            return str(error)
-        return ""
+    def periplus_gather_digests(self, gathers: Sequence[Sequence[Any]]) -> Digests | str:
+        """Return the digests of the tensors that this rank hashes, or what is wrong with a tensor (shard_memory.py)."""
+        world = get_world_group()
+        return self._periplus_memory().gathered_digests(gathers, world.rank_in_group, world.cpu_group)
 
     def periplus_begin_digest(self) -> None:
         """Begin to hash the tensors in a thread."""

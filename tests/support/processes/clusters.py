@@ -155,8 +155,8 @@ def slurm_allocation(folder: Path) -> Iterator[SlurmNodes]:
 class RayNodes:
     """A Ray cluster of this machine at `address`, whose nodes are called n0, n1, ..."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._folder, self._options = folder, options
         (folder / "home").mkdir(exist_ok=True)
         # A token in the user's home would be asked for. Ports of workers are the system's to choose.
         self.variables = {"RAY_AUTH_MODE": "disabled", "HOME": str(folder / "home"), "RAY_DISABLE_IMPORT_WARNING": "1"}
@@ -190,7 +190,7 @@ class RayNodes:
         before = set(_daemons(self._folder))
         words = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-name={name}", "--num-cpus=2"]
         subprocess.run(
-            [*words, "--node-ip-address=127.0.0.1", "--disable-usage-stats", *arguments],
+            [*words, "--node-ip-address=127.0.0.1", "--disable-usage-stats", *self._options, *arguments],
             env={**os.environ, **self.variables},
             cwd=self._folder,
             capture_output=True,
@@ -204,13 +204,13 @@ class RayNodes:
 
 
 @contextmanager
-def ray_nodes(folder: Path, num_nodes: int = 2) -> Iterator[RayNodes]:
-    """Run a Ray cluster."""
+def ray_nodes(folder: Path, num_nodes: int = 2, *options: str) -> Iterator[RayNodes]:
+    """Run a Ray cluster. `options` are given to the start of each node."""
     if find_spec("ray") is None:
         pytest.skip("Ray is not installed (pip install 'periplus[ray]')")
     # A path of a Unix socket has at most 107 characters.
     short = Path(subprocess.check_output(["mktemp", "-d", "-t", "ray-XXXX"], text=True).strip())
-    made = RayNodes(short)
+    made = RayNodes(short, *options)
     try:
         for _ in range(1, num_nodes):
             made.add_node()

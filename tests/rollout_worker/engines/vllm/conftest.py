@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 if find_spec("vllm") is None:
     collect_ignore = [
         "test_architectures.py",
+        "test_ray_executor.py",
         "test_request_sampling.py",
         "test_served.py",
         "test_tensor_parallel.py",

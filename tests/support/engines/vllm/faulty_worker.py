@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from vllm.distributed import get_world_group
 
 from rollout_worker.engines.vllm.worker_extension import WorkerExtension
 
@@ -15,9 +16,10 @@ class FaultyWorker(WorkerExtension):
         """The next write stops in the middle, as it does if the device fails."""
         self._faulty_tears = True
 
-    def faulty_flip(self, name: str, element: int) -> None:
-        """Change the lowest bit of an element, as a write of somebody else does."""
-        self._periplus_memory()._views[name].view(-1).view(torch.int16)[element] ^= 1
+    def faulty_flip(self, name: str, element: int, rank: int | None = None) -> None:
+        """Change the lowest bit of an element, as a write of somebody else does, on one rank or on all."""
+        if rank in (None, get_world_group().rank_in_group):
+            self._periplus_memory()._views[name].view(-1).view(torch.int16)[element] ^= 1
 
     def faulty_stale_head(self, is_stale: bool) -> None:
         """The head multiplies with a copy of what it holds now, as a packed head does; or with its weight again."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +57,19 @@ class VllmServer:
 
 
 @contextmanager
-def vllm_servers(folder: Path, max_tokens: int, number: int) -> Iterator[list[VllmServer]]:
+def vllm_servers(
+    folder: Path,
+    max_tokens: int,
+    number: int,
+    more_options: Sequence[str] = (),
+    more_environment: Mapping[str, str] | None = None,
+) -> Iterator[list[VllmServer]]:
     """Servers of the exported model in `folder`, which start at the same time."""
     servers: list[VllmServer] = []
     try:
-        servers.extend(_begun(folder, port, max_tokens) for port in _free_ports(number))
+        servers.extend(
+            _begun(folder, port, max_tokens, more_options, more_environment or {}) for port in _free_ports(number)
+        )
         for server in servers:
             _wait(server)
         yield servers
@@ -79,7 +87,9 @@ def _free_ports(number: int) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
-def _begun(folder: Path, port: int, max_tokens: int) -> VllmServer:
+def _begun(
+    folder: Path, port: int, max_tokens: int, more_options: Sequence[str], more_environment: Mapping[str, str]
+) -> VllmServer:
     options = {
         "--host": "127.0.0.1",
         "--port": str(port),
@@ -93,7 +103,7 @@ def _begun(folder: Path, port: int, max_tokens: int) -> VllmServer:
     }
     command = [sys.executable, "-c", GUARDED, "--model", str(folder)]
     command += ["--skip-tokenizer-init", "--enforce-eager", "--enable-scale-out", "--no-enable-chunked-prefill"]
-    command += [word for option in options.items() for word in option]
+    command += [*(word for option in options.items() for word in option), *more_options]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -103,6 +113,7 @@ def _begun(folder: Path, port: int, max_tokens: int) -> VllmServer:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "TORCHDYNAMO_DISABLE": "1",
+        **more_environment,
     }
     log = folder / f"server-{port}.log"
     with log.open("wb") as out:
