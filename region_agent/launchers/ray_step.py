@@ -42,6 +42,9 @@ class NodeActor:
 
     def run(self, words: Sequence[str], environment: Mapping[str, str], folder: str) -> Iterator[bytes | int]:
         """Run the process, and yield its output in parts and at last its exit code."""
+        # Ray gives its workers the niceness 15. What runs beside the process on its cores would always go first.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         self._popen = popen = subprocess.Popen(
             words,
             env=dict(environment),
