@@ -1,6 +1,7 @@
 """Small real clusters of this machine: Slurm with two nodes and an allocation of them, and Ray with some nodes."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -162,6 +163,8 @@ class RayNodes:
         self.variables = {"RAY_AUTH_MODE": "disabled", "HOME": str(folder / "home"), "RAY_DISABLE_IMPORT_WARNING": "1"}
         port = free_port()
         self.address = f"127.0.0.1:{port}"
+        # In the command lines of its processes.
+        self._mark = re.compile(rf"{re.escape(str(folder))}|ray\.util\.client\.server --address=\S+:{port}\b")
         self._nodes: dict[str, list[psutil.Process]] = {}
         self._numbers = count()
         head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
@@ -187,19 +190,23 @@ class RayNodes:
 
     def _start(self, *arguments: str) -> str:
         name = f"n{next(self._numbers)}"
-        before = set(_daemons(self._folder))
+        before = set(_daemons(self._mark))
         words = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-name={name}", "--num-cpus=2"]
-        subprocess.run(
+        done = subprocess.run(
             [*words, "--node-ip-address=127.0.0.1", "--disable-usage-stats", *self._options, *arguments],
             env={**os.environ, **self.variables},
             cwd=self._folder,
             capture_output=True,
-            check=True,
+            text=True,
+            check=False,
             timeout=DEADLINE_S,
         )
         # Other nodes may have started workers meanwhile.
-        new = [each for each in _daemons(self._folder) if each not in before]
+        new = [each for each in _daemons(self._mark) if each not in before]
         self._nodes[name] = [each for each in new if before.isdisjoint(_ancestors(each))]
+        if done.returncode:
+            self.stop()
+            raise AssertionError(f"Ray does not start: {done.stdout}{done.stderr}")
         return name
 
 
@@ -233,12 +240,12 @@ def _ancestors(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
-def _daemons(folder: Path) -> list[psutil.Process]:
-    """Return the processes of Ray whose files lie in a folder."""
+def _daemons(mark: re.Pattern[str]) -> list[psutil.Process]:
+    """Return the processes of a Ray cluster."""
     found = []
     for each in psutil.process_iter():
         with suppress(psutil.Error):
-            if any(str(folder) in word for word in each.cmdline()) and "pytest" not in " ".join(each.cmdline()):
+            if "pytest" not in (line := " ".join(each.cmdline())) and mark.search(line):
                 found.append(each)
     return found
 
