@@ -25,7 +25,7 @@ from tests.support.engines.vllm.server import ROOT, VllmServer, vllm_servers
 from tests.support.engines.vllm.small_model import VOCAB, SmallModel
 from tests.support.processes.clusters import RayNodes, ray_nodes
 
-pytestmark = [pytest.mark.vllm, pytest.mark.processes]
+pytestmark = [pytest.mark.vllm, pytest.mark.processes, pytest.mark.timeout(900)]
 
 MAX_TOKENS = PROMPT_TOKENS + MAX_NEW_TOKENS + 1
 LIMIT_S = 120.0
