@@ -9,7 +9,7 @@ part, which is contiguous in the rank's memory.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,8 +146,3 @@ def whole_layout(shards_of_ranks: Sequence[Iterable[TensorShard]]) -> StateLayou
             )
     lines = tuple(TensorLayout(name=name, dtype="BF16", shape=shapes[name]) for name in sorted(shapes))
     return StateLayout(lines=lines)
-
-
-def by_name(shards: Iterable[TensorShard]) -> Mapping[str, TensorShard]:
-    """Return the shards of one rank by tensor name."""
-    return {shard.name: shard for shard in shards}
