@@ -338,8 +338,10 @@ def remote_errors(address: str) -> Iterator[None]:
     """
     try:
         yield
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-        # A cancellation of the caller has priority over the error that it caused.
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
+        # A cancellation of the caller has priority over the error that it caused. Without one, gRPC has cancelled its
+        # own call: it does so if a call with an iterator of requests ends while it writes one of them. A TaskGroup
+        # would take the caller's task for one that was cancelled, and never tell.
         _stay_cancelled(error)
         raise _ours(error, address) from error
     except BaseExceptionGroup as group:
@@ -543,7 +545,7 @@ def _stay_cancelled(error: BaseException) -> None:
 def _ours(error: BaseException, address: str) -> BaseException:
     if isinstance(error, grpc.aio.AioRpcError):
         return translate(error, address)
-    if isinstance(error, asyncio.InvalidStateError):  # gRPC raises this for a write on a call that has ended
+    if isinstance(error, asyncio.InvalidStateError | asyncio.CancelledError):  # a write on a call that has ended
         return errors.Unreachable(f"{address} has ended the call; is it stopping?")
     return error
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -203,17 +204,52 @@ def test_an_address_where_nobody_listens_is_unreachable_and_named(
 
 def test_a_deadline_that_passes_is_timed_out() -> None:
     class Silent(Without):
-        async def Publish(self, request_iterator: Any, context: Any) -> Any:
+        async def Subscribe(self, request: Any, context: Any) -> None:  # type: ignore[override]
             await asyncio.Event().wait()
 
     async def late(stub: Stub) -> None:
-        await stub.Publish(iter([gateway_pb2.PublicationRecord()]), timeout=0.01)
+        await stub.Subscribe(gateway_pb2.SubscribeRequest(), timeout=0.01).read()
 
     async def run() -> PeriplusError:
         async with serving(Silent()) as address:
             return await error_of(late, address)
 
     assert type(asyncio.run(run())) is TimedOut
+
+
+def test_a_call_that_ends_while_its_requests_are_written_is_no_cancellation() -> None:
+    # gRPC raises CancelledError at some of these moments, although nobody has cancelled: about one in fifty of them.
+    class Silent(Without):
+        async def Publish(self, request_iterator: Any, context: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async def raced(stub: Stub, timeout: float) -> None:
+        await stub.Publish(iter([gateway_pb2.PublicationRecord()] * 20), timeout=timeout)
+
+    async def run() -> set[type[PeriplusError]]:
+        async with serving(Silent()) as address:
+            return {type(await error_of(partial(raced, timeout=0.0005 * (n % 20)), address)) for n in range(200)}
+
+    assert asyncio.run(run()) <= {TimedOut, Unreachable}
+
+
+def test_only_a_cancelled_caller_leaves_remote_errors_as_cancelled() -> None:
+    async def caller(is_cancelled: bool) -> None:
+        with rpc.remote_errors("here:1"):
+            if is_cancelled:
+                await asyncio.Event().wait()
+            raise asyncio.CancelledError
+
+    async def run() -> None:
+        with pytest.raises(Unreachable, match="here:1 has ended the call"):
+            await caller(is_cancelled=False)
+        task = asyncio.create_task(caller(is_cancelled=True))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
 
 
 def test_a_server_that_goes_away_in_the_middle_of_a_stream_is_unreachable() -> None:
