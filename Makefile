@@ -5,7 +5,9 @@
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses (6 minutes)
 #   make test-properties  the quick tests of generated inputs, with over three times as many inputs (a minute)
 #   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (8 minutes)
-#   make test-proofs  the planner's bounds, held against many good placements (2 minutes)
+#   make test-planner  the slow tests of the planner: its bounds, held against many good placements (4 minutes)
+#   make test-audit    the slow tests of the audit: files with any change, and with any nonsense (3 minutes)
+#   make test-clusters  processes, ranks and jobs on a real Ray and a real Slurm (8 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make chaos        faults on a fleet of real processes, some thirty of them; `make chaos-quick` tries six
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
@@ -13,8 +15,8 @@
 #                   .venv-vllm (9 minutes; 3.5 GB)
 #   make test-vllm-architectures  each architecture that vLLM is said to serve, in the same environment (7 minutes)
 #   make test-cuda  what computes on a GPU, on a machine that has one; no other test sees a GPU
-#   make proven     run the two tiers that `.ci/run` leaves out while nothing has changed that they look at, and note in
-#                   .ci/proven that they passed; proven-oracle and proven-vllm-architectures are one of them each
+#   make proven     run the tiers that `.ci/run` leaves out while nothing has changed that they look at, and note in
+#                   .ci/proven that they passed; proven-oracle is one of them, and so on
 #   make bench-demo  the demo and its control, held against their targets (6 minutes)
 #   make bench-dry-run  what `job submit --dry-run` finds, and how fast (a minute)
 #   make bench-experiments  samples, rewards, environments and evaluation (ARGS='--only samples_first_page' does a part)
@@ -51,7 +53,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv helm demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-proofs test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
+.PHONY: venv helm demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-planner test-audit test-clusters test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -80,20 +82,35 @@ files_with = $$(grep -rlE --include='test_*.py' '$(1)' $(or $(2),tests) | sort)
 
 # One process more than there are cores, since some tests wait; one OpenMP thread each, since threads that share a core wait
 # for each other more than they compute.
+# Slow tests of these folders are tiers of their own.
+APART := tests/planner tests/bench tests/periplus/audit
+SLOW := slow and not faults
+IS_SLOW := mark\.slow|rest_is_slow
+empty :=
+space := $(empty) $(empty)
+
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist worksteal
 
 test: $(READY)
 	$(PARALLEL) $(PYTEST_ARGS)
 
 test-properties: $(READY)
-	PERIPLUS_EXAMPLES=100 $(PARALLEL) -m "hypothesis and not slow and not faults and not proofs and not vllm" \
+	PERIPLUS_EXAMPLES=100 $(PARALLEL) -m "hypothesis and not slow and not faults and not clusters and not vllm" \
 	  $(call files_with,hypothesis) $(PYTEST_ARGS)
 
 test-slow: $(READY)
-	$(PARALLEL) -m "slow and not faults" $(call files_with,mark\.slow|rest_is_slow) $(PYTEST_ARGS)
+	$(PARALLEL) -m "$(SLOW)" $$(printf '%s\n' $(call files_with,$(IS_SLOW)) | grep -vE '^($(subst $(space),|,$(APART)))/') \
+	  $(PYTEST_ARGS)
 
-test-proofs: $(READY)
-	$(BIN)/python -m pytest -m proofs $(call files_with,mark\.proofs) $(PYTEST_ARGS)
+test-planner: $(READY)
+	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/planner tests/bench) $(PYTEST_ARGS)
+
+test-audit: $(READY)
+	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/periplus/audit) $(PYTEST_ARGS)
+
+# A file's tests share a cluster.
+test-clusters: $(READY)
+	$(PARALLEL) --dist loadfile -m clusters $(call files_with,mark\.clusters) $(PYTEST_ARGS)
 
 test-faults: $(READY)
 	$(BIN)/python -m pytest -m faults $(call files_with,mark\.faults) $(PYTEST_ARGS)
@@ -168,7 +185,7 @@ test-vllm-architectures: $(READY)
 	fi
 
 # Notes in .ci/proven that a tier has passed with the files as they are, so that `.ci/run` leaves it out until they change.
-PROVABLE := oracle vllm-architectures
+PROVABLE := planner audit clusters oracle vllm-engine vllm-architectures
 
 proven: $(addprefix proven-,$(PROVABLE))
 

@@ -21,21 +21,56 @@ RECORD = Path(".ci/proven")
 ALWAYS = ("pyproject.toml", "tests/conftest.py", "tests/support/cases/examples.py")
 """What every tier looks at: versions that are asked for, settings of pytest."""
 
+_VLLM = (
+    "constraints-vllm.txt",
+    "tests/support/engines",
+    "periplus/codec",
+    "periplus/job",
+    "periplus/publication",
+    "periplus/values",
+    "rollout_worker/engines",
+    "trainer/data",
+    "trainer/publishing",
+)
+
 SUBJECTS = {
+    "audit": (
+        "constraints.txt",
+        "tests/periplus/audit",
+        "tests/support/audit",
+        "periplus/audit",
+        "periplus/codec",
+        "periplus/publication",
+        "periplus/spool",
+        "periplus/values",
+    ),
+    "clusters": (
+        "constraints.txt",
+        "tests/integration/test_clusters.py",
+        "tests/region_agent/launchers",
+        "tests/support/processes",
+        "periplus/process",
+        "region_agent/control",
+        "region_agent/launchers",
+        "trainer/distributed",
+    ),
     "oracle": ("constraints.txt", "tests/oracle", "tests/support/trainer", "trainer/learning"),
+    "planner": (
+        "constraints.txt",
+        "tests/bench/planner_cases",
+        "tests/planner",
+        "tests/support/planner",
+        "bench/planner_cases",
+        "periplus/job",
+        "periplus/values",
+        "planner",
+    ),
     "vllm-architectures": (
-        "constraints-vllm.txt",
+        *_VLLM,
         "tests/rollout_worker/engines/vllm/test_architectures.py",
         "tests/rollout_worker/engines/vllm/conftest.py",
-        "tests/support/engines",
-        "periplus/codec",
-        "periplus/job",
-        "periplus/publication",
-        "periplus/values",
-        "rollout_worker/engines",
-        "trainer/data",
-        "trainer/publishing",
     ),
+    "vllm-engine": (*_VLLM, "tests/rollout_worker/engines/vllm", "tests/support/processes/clusters.py"),
 }
 """For each tier: pins, its tests with what they share, and the folders of the product that it proves."""
 

@@ -14,14 +14,16 @@ from tests.support.processes.declared_fleet import DeclaredRegion, declared_flee
 from tests.support.tiny_job import tiny_job
 
 # Ray, Slurm and several processes with torch take minutes beside other tests.
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 DEADLINE_S = 120.0
 CORES = ({"kind": "cpu"}, {"kind": "cpu"})
 EMULATED = ({"kind": "emulated", "model": "L4", "slowdown": 1},)
 
 
-@pytest.mark.parametrize("launcher", ["ray", "slurm"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("ray", marks=pytest.mark.clusters), pytest.param("slurm", marks=pytest.mark.slow)]
+)
 def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = tiny_job(tmp_path, steps=4, staleness=1)
     with ExitStack() as stack:
@@ -48,6 +50,7 @@ def test_a_job_runs_on_the_nodes_of_a_cluster(launcher: str, tmp_path: Path, mon
         asyncio.run(scene())
 
 
+@pytest.mark.clusters
 def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +82,7 @@ def test_a_trainer_spans_two_nodes_and_goes_on_elsewhere_when_one_dies(
         asyncio.run(scene())
 
 
+@pytest.mark.clusters
 def test_a_trainer_waits_for_a_node_of_slurm_that_died_and_goes_on_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +138,7 @@ async def until_version(remote: Coordinator, job_id: str, version: int) -> contr
     return job
 
 
+@pytest.mark.clusters
 def test_nodes_say_what_they_have_and_how_fast_they_reach_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

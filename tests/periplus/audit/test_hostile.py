@@ -347,10 +347,7 @@ def replaced_everywhere(tree: Any, text: str) -> Iterator[str]:
 # Each text takes two seconds. Every third one is in `make test-slow`, and the others in `make test-faults`.
 @pytest.mark.parametrize(
     "text",
-    [
-        pytest.param(text, id=f"{len(text)}:{text[:12]}", marks=[pytest.mark.faults] if place % 3 else [])
-        for place, text in enumerate(TEXTS)
-    ],
+    [pytest.param(text, id=f"{len(text)}:{text[:12]}") for text in TEXTS],
 )
 def test_every_value_of_a_manifest_may_be_anything_and_is_found(tmp_path: Path, text: str) -> None:
     run = tmp_path / "run"

@@ -223,12 +223,12 @@ def test_a_call_that_ends_while_its_requests_are_written_is_no_cancellation() ->
         async def Publish(self, request_iterator: Any, context: Any) -> Any:
             await asyncio.Event().wait()
 
-    async def raced(stub: Stub, timeout: float) -> None:
-        await stub.Publish(iter([gateway_pb2.PublicationRecord()] * 20), timeout=timeout)
+    async def raced(stub: Stub, limit_s: float) -> None:
+        await stub.Publish(iter([gateway_pb2.PublicationRecord()] * 20), timeout=limit_s)
 
     async def run() -> set[type[PeriplusError]]:
         async with serving(Silent()) as address:
-            return {type(await error_of(partial(raced, timeout=0.0005 * (n % 20)), address)) for n in range(200)}
+            return {type(await error_of(partial(raced, limit_s=0.0005 * (n % 20)), address)) for n in range(200)}
 
     assert asyncio.run(run()) <= {TimedOut, Unreachable}
 

@@ -23,7 +23,7 @@ from planner.problem.hardware import GpuType
 from planner.problem.workload import Task
 from tests.support.planner.known_parts import known_parts, with_binding_goal
 
-pytestmark = pytest.mark.proofs
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 TOLERANCE = 1e-6

@@ -31,7 +31,7 @@ from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
 from trainer.distributed.leader import Leader
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = pytest.mark.processes
 
 DEVICES = (Device(index=0, kind=DeviceFamily.CUDA, model="NVIDIA L4", uuid="GPU-0", memory_bytes=1 << 30),)
 
@@ -57,7 +57,13 @@ class Place:
         return replace(task(behaviour, task_id), machine=self.node)
 
 
-@pytest.fixture(scope="module", params=["local", "slurm", "ray"])
+PLACES = (
+    pytest.param("local", marks=pytest.mark.slow),
+    *(pytest.param(name, marks=pytest.mark.clusters) for name in ("slurm", "ray")),
+)
+
+
+@pytest.fixture(scope="module", params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patched:
         cluster: Cluster | None = None
@@ -301,6 +307,7 @@ def test_who_watches_the_nodes_is_started_again(place: Place) -> None:
     assert cluster.nodes() == known
 
 
+@pytest.mark.clusters
 def test_a_cluster_is_started_where_the_address_says_so_and_ends_with_its_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +324,7 @@ def test_a_cluster_is_started_where_the_address_says_so_and_ends_with_its_agent(
         wait_for(lambda: not started.is_running())
 
 
+@pytest.mark.clusters
 @pytest.mark.parametrize(
     ("address", "why"),
     [("nonsense", "give HOST:PORT"), (":1", "give HOST:PORT"), ("127.0.0.1:1", "nothing answers at 127.0.0.1:1")],

@@ -142,7 +142,7 @@ def machines(tmp_path: Path, cluster: Cluster, devices_file: Path | None = None)
     return RegionMachines(config, (), Accelerators(), cluster)
 
 
-@pytest.mark.slow
+@pytest.mark.clusters
 @pytest.mark.processes
 def test_two_nodes_of_ray_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ray_nodes(tmp_path) as nodes:

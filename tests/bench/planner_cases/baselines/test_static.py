@@ -17,7 +17,7 @@ from planner.problem.goal import STUDY, Objective, Rules
 from planner.problem.workload import Task
 from tests.support.planner.cost import GPU, fleet, machines, problem, region, slower, workload
 
-pytestmark = pytest.mark.proofs
+pytestmark = pytest.mark.slow
 
 MOST = 2000
 

@@ -24,7 +24,7 @@ from tests.support.planner.searches import still
 DEMANDS = (Rules(), Rules(min_regions=2), Rules(generating=frozenset({"west"})))
 
 
-@pytest.mark.proofs
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", DEMANDS)
 @pytest.mark.parametrize(("eta", "critic"), [(0, False), (1, False), (3, False), (1, True)])
 def test_no_known_plan_beats_the_bound(

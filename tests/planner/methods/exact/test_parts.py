@@ -18,7 +18,7 @@ from planner.problem.goal import STUDY, Goal, Objective
 from planner.problem.groupings import Grouping
 from tests.support.planner.known_parts import Known, known_parts, with_binding_goal
 
-pytestmark = pytest.mark.proofs
+pytestmark = pytest.mark.slow
 
 TOLERANCE = 2e-6
 PARTS = 5

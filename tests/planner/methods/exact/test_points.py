@@ -27,7 +27,7 @@ from planner.problem.goal import STUDY, Goal, Objective, Problem
 from planner.problem.groupings import Grouping, Tasks, groupings
 from planner.problem.workload import TRAINING, Task
 
-pytestmark = pytest.mark.proofs
+pytestmark = pytest.mark.slow
 
 SIZE = replace(
     small.DEVICES, fewest_gpus=4, most_gpus=12, most_machines=3, etas=(0, 1, 2, 4), machine_sizes=(1, 2, 3, 4, 6, 8)
