@@ -42,6 +42,10 @@ CALL_S = 600.0
 """Seconds without a byte after which the server counts as dead. Chosen by hand: a completion that waits behind others,
 and a load of weights on a slow network, take less."""
 
+ANSWER_S = 60.0
+"""As `CALL_S`, for calls that wait for one step of the engine at most. If a rank is lost at such a moment, vLLM's core
+waits for it without a limit, and `/health` says that all is well."""
+
 POLL_S = 0.05
 """Seconds that a worker waits for its digest, and seconds between two such calls."""
 
@@ -72,10 +76,9 @@ class HttpBackend:
         Raises: Unreachable if it does not answer; ConfigError if it cannot serve, and what to start it with.
         """
         headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=CALL_S)
         # Each request under way has a connection of its own.
         session = aiohttp.ClientSession(
-            headers=headers, timeout=timeout, connector=aiohttp.TCPConnector(limit=0), raise_for_status=False
+            headers=headers, timeout=_within(CALL_S), connector=aiohttp.TCPConnector(limit=0), raise_for_status=False
         )
         buffer = TransferBuffer.create(buffer_bytes)
         backend = cls(url, session, buffer)
@@ -182,7 +185,7 @@ class HttpBackend:
     async def prompt_logprobs(self, request_id: str, ids: Sequence[int]) -> tuple[float, ...]:
         """Return the log-probability of each id but the first, at temperature 1. Raises: RequestFailed, EngineDied."""
         try:
-            answer = await self._post(self._route.path, self._route.probe_body(request_id, ids))
+            answer = await self._post(self._route.path, self._route.probe_body(request_id, ids), limit_s=CALL_S)
             return self._route.prompt_logprobs(answer, ids)
         except (ServerRefused, KeyError, ValueError) as error:
             raise RequestFailed(f"vLLM at {self._url} does not score given tokens: {error}") from error
@@ -217,7 +220,7 @@ class HttpBackend:
 
     async def _announce(self, records: list[Record]) -> None:
         content = "" if self._is_shared else base64.b64encode(self._buffer.content(records)).decode()
-        await self._post("/update_weights", {"update_info": {"records": records, "content": content}})
+        await self._post("/update_weights", {"update_info": {"records": records, "content": content}}, limit_s=CALL_S)
 
     async def set_label(self, label: str) -> None:
         """End the update and label the weights. Raises: EngineDied."""
@@ -230,7 +233,7 @@ class HttpBackend:
             return await gathered_digest(
                 self._layout,
                 [worker.shards for worker in self._workers],
-                lambda load: self._call("periplus_gather_digests", [load]),
+                lambda load: self._call("periplus_gather_digests", [load], limit_s=CALL_S),
             )
         await self._call("periplus_begin_digest")
         while True:
@@ -245,18 +248,23 @@ class HttpBackend:
         """Close the connections. The server goes on."""
         await self._session.close()
 
-    async def _call(self, method: str, arguments: Sequence[object] = ()) -> list[Any]:
+    async def _call(self, method: str, arguments: Sequence[object] = (), limit_s: float | None = None) -> list[Any]:
         """Call a method of all workers, and return their results by rank."""
-        answer = await self._post("/collective_rpc", {"method": method, "args": list(arguments)})
+        answer = await self._post("/collective_rpc", {"method": method, "args": list(arguments)}, limit_s=limit_s)
         found: list[Any] = answer["results"]
         return found
 
     async def _post(
-        self, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+        limit_s: float | None = None,
     ) -> dict[str, Any]:
-        """Raises: ServerRefused for an answer that is an error; EngineDied if there is none."""
+        """Raises: ServerRefused for an answer that is an error; EngineDied if none begins in `limit_s` (`ANSWER_S`)."""
+        timeout = _within(limit_s or ANSWER_S)
         try:
-            async with self._session.post(self._url + path, json=body, params=params) as response:
+            async with self._session.post(self._url + path, json=body, params=params, timeout=timeout) as response:
                 text = await response.text()
                 if response.status >= 500:
                     await self._check_lives()
@@ -300,6 +308,10 @@ class HttpBackend:
 
     def _died(self, error: Exception) -> EngineDied:
         return EngineDied(f"the vLLM server at {self._url} does not answer ({str(error) or type(error).__name__})")
+
+
+def _within(limit_s: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=limit_s)
 
 
 class ServerRefused(PeriplusError):

@@ -223,7 +223,7 @@ def export_on_ranks(folder: Path, published: bytes) -> str:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("size", rest_is_slow([2, 1, 4]))
+@pytest.mark.parametrize("size", rest_is_slow([2, 1, 4], quick=0))
 def test_ranks_that_share_a_model_export_it_together(tmp_path: Path, size: int) -> None:
     whole = small_qwen()
     assert run_on_ranks(export_on_ranks, size, tmp_path, digest_of(whole)) == [""] * size

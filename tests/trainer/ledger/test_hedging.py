@@ -241,5 +241,5 @@ def test_without_hedges_such_a_job_stands_still() -> None:
 @pytest.mark.parametrize("speeds", [(1.0, 1.0, 1.0), (1.0, 0.5, 0.2)])
 def test_a_healthy_job_leases_almost_nothing_twice(bound: int, speeds: tuple[float, float, float]) -> None:
     fleet = Fleet(bound=bound, speeds=speeds)
-    fleet.run(400.0)
+    fleet.run(150.0)
     assert fleet.num_hedges <= 0.02 * fleet.num_leases

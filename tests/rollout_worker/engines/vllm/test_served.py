@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import psutil
 import pytest
 
 from periplus import clock
@@ -16,6 +17,7 @@ from periplus.values.policy import Policy
 from periplus.values.trajectory import PolicyRun
 from rollout_worker.engines.engine import Completion, CompletionEnd, EngineDied, OnSwap
 from rollout_worker.engines.replicated_engine import ReplicatedEngine
+from rollout_worker.engines.vllm import http_backend
 from rollout_worker.engines.vllm.http_backend import HttpBackend
 from rollout_worker.engines.vllm.http_routes import TokensRoute
 from rollout_worker.engines.vllm.served import served_engine
@@ -269,11 +271,11 @@ def test_a_server_without_the_extension_or_the_transfer_backend_is_refused(
     """It answers as the server does that has the methods and the route, and is asked for others."""
     call, post = HttpBackend._call, HttpBackend._post
 
-    async def call_other(self: HttpBackend, method: str, *rest: Any) -> Any:
-        return await call(self, f"no_{method}", *rest)
+    async def call_other(self: HttpBackend, method: str, *rest: Any, **more: Any) -> Any:
+        return await call(self, f"no_{method}", *rest, **more)
 
-    async def post_other(self: HttpBackend, path: str, *rest: Any) -> Any:
-        return await post(self, path.replace("/init_weight", "/no_weight"), *rest)
+    async def post_other(self: HttpBackend, path: str, *rest: Any, **more: Any) -> Any:
+        return await post(self, path.replace("/init_weight", "/no_weight"), *rest, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr(HttpBackend, "_call", call_other)
@@ -372,6 +374,27 @@ def test_requests_of_a_killed_server_begin_again_on_the_other_and_the_rest_goes_
             await engine.swap(change, Policy(0, 1), OnSwap.KEEP_KV)
             assert await engine.digest() == state_digest(model.states[1])
             assert (await engine.submit(request(groups[dies][0]))).runs[0].policy == Policy(0, 1)
+
+    run(work())
+
+
+def test_a_core_that_hangs_is_dead_soon_although_its_server_is_healthy(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the loss of a node of a pipeline: vLLM waits for its rank without a limit."""
+    monkeypatch.setattr(http_backend, "ANSWER_S", 1.0)
+    processes, _ = served.server.holdings()
+    (core,) = (each for each in map(psutil.Process, processes) if "EngineCore" in " ".join(each.cmdline()))
+
+    async def work() -> None:
+        async with connected(served) as engine:
+            core.suspend()
+            try:
+                await engine._backend._check_lives()  # type: ignore[attr-defined]
+                with pytest.raises(EngineDied, match="does not answer"):
+                    await engine.swap(served.model.changed(0, 1), Policy(0, 1), OnSwap.KEEP_KV)
+            finally:
+                core.resume()
 
     run(work())
 
