@@ -15,7 +15,7 @@ from coordinator.machine.draft import Draft
 from coordinator.machine.jobs import advance, end, end_by_trainer
 from coordinator.machine.moves import move_lost, worker_waits
 from coordinator.machine.reservations import avoiding_task
-from coordinator.state import Job, JobState, SentBytes, resume_advice, taken_back
+from coordinator.state import Job, JobState, SentBytes, TaskStatus, resume_advice, taken_back
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
@@ -50,11 +50,10 @@ def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> No
     status = job.tasks.get(report.task_id) if job and report.fork == job.fork else None
     if job is None or status is None or status.region != name or status.report == report:
         return
-    if job.ended and status.role is Role.TRAINER and status.report and report.files:
-        # A trainer that outlived its job still saves its state; record where. The job's own state stays as it ended.
-        status = replace(status, report=replace(status.report, files=report.files))
-        draft.put_job(replace(job, tasks={**job.tasks, report.task_id: status}))
-    if job.ended or status.ended:
+    if job.ended:
+        draft.put_job(replace(job, tasks={**job.tasks, report.task_id: _after_the_job(status, report)}))
+        return
+    if status.ended:
         return
     if report.cause.is_misplaced and not job.has_trained and not job.cancelling and not job.request.plan_json:
         draft.put_job(avoiding_task(taken_back(job), status, report))
@@ -71,6 +70,13 @@ def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> No
             _rollout_reported(draft, job.job_id, report, now_s)
         case _:
             assert_never(status.role)
+
+
+def _after_the_job(status: TaskStatus, report: TaskReport) -> TaskStatus:
+    """Return the status of a task that outlived its job: how it ended, and where a trainer saved its state."""
+    if status.report is None or (report.state in ENDED and not status.ended):
+        return replace(status, report=report)
+    return replace(status, report=replace(status.report, files=report.files or status.report.files))
 
 
 def _trainer_reported(draft: Draft, job_id: str, report: TaskReport, now_s: float) -> None:

@@ -173,6 +173,16 @@ def test_a_trainer_that_outlives_its_job_still_tells_where_it_saved(run: Run) ->
     assert (run.job().state, run.job().reason, run.job().files) == (JobState.FAILED, reason, SAVED)
 
 
+def test_a_worker_that_ends_after_its_job_is_not_shown_as_running_for_ever(run: Run) -> None:
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING)
+    run.says("eu", "j/trainer", TaskState.SUCCEEDED, "", SAVED)
+    run.says("us", "j/rollout-us-0", TaskState.RUNNING)
+    assert run.job().tasks["j/rollout-us-0"].report.state is TaskState.RUNNING  # type: ignore[union-attr]
+    run.says("us", "j/rollout-us-0", TaskState.STOPPED)
+    assert run.job().tasks["j/rollout-us-0"].report.state is TaskState.STOPPED  # type: ignore[union-attr]
+    assert run.job().state is JobState.SUCCEEDED
+
+
 @pytest.mark.parametrize(
     ("message", "how"),
     [("", ""), ("the disk is full", ", but the trainer in eu did not end cleanly: the disk is full")],
