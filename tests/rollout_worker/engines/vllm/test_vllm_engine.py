@@ -183,7 +183,8 @@ def test_logprobs_of_samples_are_those_of_the_distribution_that_they_were_drawn_
 
     ends = set()
     # One completion may have too few tokens for a mean. Rounding errors grow as the temperature divides the logits.
-    found, expected = [], []
+    found: list[float] = []
+    expected: list[float] = []
     for each, completion in zip(asked, at_zero.run(work()), strict=True):
         ends.add(completion.end)
         ids = each.prompt_ids + completion.token_ids
