@@ -14,9 +14,9 @@ from tests.support.processes.declared_fleet import DeclaredRegion, declared_flee
 from tests.support.tiny_job import tiny_job
 
 # Ray, Slurm and several processes with torch take minutes beside other tests.
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
-DEADLINE_S = 120.0
+DEADLINE_S = 200.0
 CORES = ({"kind": "cpu"}, {"kind": "cpu"})
 EMULATED = ({"kind": "emulated", "model": "L4", "slowdown": 1},)
 

@@ -31,7 +31,8 @@ from tests.support.trainer.learning import make_job, sampled, tiny_model
 from tests.support.trainer.samples import CONSUMER
 from trainer.distributed.leader import Leader
 
-pytestmark = pytest.mark.processes
+# Starts of Ray and Slurm take seconds each, and several times that beside other tests.
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
 DEVICES = (Device(index=0, kind=DeviceFamily.CUDA, model="NVIDIA L4", uuid="GPU-0", memory_bytes=1 << 30),)
 

@@ -152,8 +152,10 @@ def test_two_nodes_of_ray_are_measured(tmp_path: Path, monkeypatch: pytest.Monke
         try:
             wait_for(lambda: len(cluster.nodes()) == 2)
             made = machines(tmp_path, cluster)
+            # On a busy machine a node may miss a look or two.
+            wait_for(lambda: len(made.read(0.0).machines) == 2)
             before = made.read(0.0)
-            assert (len(before.machines), before.fabric_bytes_per_s) == (2, 0.0)
+            assert before.fabric_bytes_per_s == 0.0
             assert made._fabric is not None
             assert made._fabric.measure(cluster.nodes())
             now = made.read(0.0)
