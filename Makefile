@@ -4,9 +4,10 @@
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses (6 minutes)
 #   make test-properties  the quick tests of generated inputs, with over three times as many inputs (a minute)
-#   make test-slow  as `make test`, what takes seconds a case: damaged files, ranks of a trainer, whole jobs (8 minutes)
+#   make test-slow  as `make test`, what takes seconds a case: whole jobs above all (5 minutes)
 #   make test-planner  the slow tests of the planner: its bounds, held against many good placements (4 minutes)
 #   make test-audit    the slow tests of the audit: files with any change, and with any nonsense (3 minutes)
+#   make test-trainer  the slow tests of the trainer: several ranks, compiled models, kills and resumptions (6 minutes)
 #   make test-clusters  processes, ranks and jobs on a real Ray and a real Slurm (8 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make chaos        faults on a fleet of real processes, some thirty of them; `make chaos-quick` tries six
@@ -53,7 +54,7 @@ TYPED := $(PACKAGES) tests bench tools
 # Bytecode is kept whatever the caller prefers: tests start hundreds of processes, and each would compile the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: venv helm demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-planner test-audit test-clusters test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
+.PHONY: venv helm demo chaos chaos-quick busy-demo busy-demo-and-control bench-audit bench-experiments bench-demo bench-dry-run bench-lora bench-staleness bench-trajectories bench-weights bench-planner bench-planner-cost bench-planner-simulation bench-planner-record test test-properties test-slow test-planner test-audit test-trainer test-clusters test-faults test-oracle test-vllm test-vllm-engine test-vllm-jobs test-vllm-architectures test-cuda proven check lint format types imports generated generate clean
 
 venv: $(READY)
 
@@ -83,7 +84,7 @@ files_with = $$(grep -rlE --include='test_*.py' '$(1)' $(or $(2),tests) | sort)
 # One process more than there are cores, since some tests wait; one OpenMP thread each, since threads that share a core wait
 # for each other more than they compute.
 # Slow tests of these folders are tiers of their own.
-APART := tests/planner tests/bench tests/periplus/audit
+APART := tests/planner tests/bench tests/periplus/audit tests/trainer
 SLOW := slow and not faults
 IS_SLOW := mark\.slow|rest_is_slow
 empty :=
@@ -107,6 +108,9 @@ test-planner: $(READY)
 
 test-audit: $(READY)
 	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/periplus/audit) $(PYTEST_ARGS)
+
+test-trainer: $(READY)
+	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/trainer) $(PYTEST_ARGS)
 
 # A file's tests share a cluster.
 test-clusters: $(READY)
@@ -185,7 +189,7 @@ test-vllm-architectures: $(READY)
 	fi
 
 # Notes in .ci/proven that a tier has passed with the files as they are, so that `.ci/run` leaves it out until they change.
-PROVABLE := planner audit clusters oracle vllm-engine vllm-architectures
+PROVABLE := planner audit trainer clusters oracle vllm-engine vllm-architectures
 
 proven: $(addprefix proven-,$(PROVABLE))
 

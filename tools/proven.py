@@ -65,6 +65,7 @@ SUBJECTS = {
         "periplus/values",
         "planner",
     ),
+    "trainer": ("constraints.txt", "tests/support", "tests/trainer", "periplus", "trainer"),
     "vllm-architectures": (
         *_VLLM,
         "tests/rollout_worker/engines/vllm/test_architectures.py",
