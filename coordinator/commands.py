@@ -13,7 +13,7 @@ from coordinator.store import authority_key, back_up
 from coordinator.store import restore as restore_backup
 from periplus import errors
 from periplus.cli.command_groups import DefaultGroup
-from periplus.cli.option_types import HOST_PORT
+from periplus.cli.option_types import DIALLED, HOST_PORT
 from periplus.net import parties
 from periplus.net.parties import Rights
 from periplus.net.tokens import FILE_VARIABLE
@@ -59,7 +59,7 @@ def authority(state_dir: Path) -> int:
     "--address",
     required=True,
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     help="Where the new member reaches the coordinator.",
 )
 def token(state_dir: Path, region: str, operator: str, rights: str, address: str) -> int:
@@ -123,7 +123,7 @@ def restore(state_dir: Path, file: Path) -> int:
     "--mqtt",
     default="",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     help="MQTT broker that is told the state of the fleet (docs/mqtt.md)  [default: none]",
 )
 @click.option("--mqtt-user", default="", metavar="NAME", help="Name of the coordinator at the broker.")
@@ -140,7 +140,7 @@ def restore(state_dir: Path, file: Path) -> int:
     "--wan",
     default="",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     help="Control address of the WAN emulator, `periplus wan run`.",
 )
 @click.option(

@@ -14,7 +14,7 @@ import click
 
 from periplus import clock, errors
 from periplus.cli.command_groups import DefaultGroup
-from periplus.cli.option_types import HOST_PORT, DirectoryToWrite, HostPort, given_token
+from periplus.cli.option_types import DIALLED, HOST_PORT, DirectoryToWrite, HostPort, given_token
 from periplus.config.loading import validate
 from periplus.net.join_token import TOKEN_VARIABLE, JoinToken, member_of
 from periplus.net.tokens import FILE_VARIABLE
@@ -133,7 +133,7 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
     "--coordinator",
     default="",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     envvar="PERIPLUS_COORDINATOR",
     help="Where the coordinator listens.  [default: where the agent joined, else 127.0.0.1:7070]",
 )
@@ -201,7 +201,7 @@ def _state_dir(region: str, work_dir: Path, state_dir: Path | None) -> Path:
     "--wan",
     default="",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     help="Control address of the WAN emulator, if there is one.",
 )
 @click.option(

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from coordinator.local_fleet.records import FleetRecord, chosen_fleet, living_fleets, records_folder
-from periplus.cli.option_types import HOST_PORT
+from periplus.cli.option_types import DIALLED
 from periplus.config.local_paths import home_folder
 from periplus.net.tokens import read_token, token_of_environment
 
@@ -25,7 +25,7 @@ VARIABLE = "PERIPLUS_COORDINATOR"
 coordinator_option = click.option(
     "--coordinator",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     envvar=VARIABLE,
     show_envvar=True,
     default=None,

@@ -16,7 +16,7 @@ from coordinator.client.code_agreement import agree_to_code, show_code
 from coordinator.client.library.client import Client, connect
 from coordinator.client.library.starting import up
 from coordinator.client.library.submitted_job import SubmittedJob
-from periplus.cli.option_types import HOST_PORT
+from periplus.cli.option_types import DIALLED
 from periplus.config import finite_json
 from periplus.config.local_paths import exists
 from periplus.errors import ConfigError, shortened
@@ -50,7 +50,7 @@ OVERRIDE = re.compile(r"[a-z_]+(\.[A-Za-z0-9_-]+)*=")
 @click.option(
     "--coordinator",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     default=None,
     show_default="the local fleet of `periplus up`, else a fleet for this command alone",
     help="Address of the coordinator.",

@@ -9,7 +9,7 @@ from coordinator.client.connection import connect
 from coordinator.members.access import access_of, identity_folder
 from coordinator.members.issuing import token_text
 from periplus import errors
-from periplus.cli.option_types import HOST_PORT, given_token
+from periplus.cli.option_types import DIALLED, given_token
 from periplus.errors import ConfigError
 from periplus.net.certificates import Identity, new_key, signing_request
 from periplus.net.join_token import LIFETIME_S, JoinToken
@@ -42,7 +42,7 @@ def token() -> None:
 )
 @click.option(
     "--address",
-    type=HOST_PORT,
+    type=DIALLED,
     default="",
     metavar="HOST:PORT",
     help="Where the new member reaches the coordinator.  [default: as this command does]",

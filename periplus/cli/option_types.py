@@ -14,24 +14,30 @@ MAX_PORT = 65535
 class HostPort(click.ParamType):  # type: ignore[type-arg]  # click 8.1 has no generic one
     """An address as HOST:PORT, or one of some words.
 
-    An empty text is allowed if it is the option's default, and then means no address.
+    An empty text is allowed if it is the option's default, and then means no address. Port 0, which lets the system
+    choose where a service listens, is refused for an address `to_dial`.
     """
 
     name = "HOST:PORT"
 
-    def __init__(self, *words: str) -> None:
-        self._words = words
+    def __init__(self, *words: str, to_dial: bool = False) -> None:
+        self._words, self._to_dial = words, to_dial
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         host, _, port = value.rpartition(":")
         is_default = value in self._words or (param is not None and value == param.default)
         if not is_default and (not host or " " in host or not port.isdecimal() or int(port) > MAX_PORT):
             self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:7070 or [::1]:7070", param, ctx)
+        if self._to_dial and not is_default and int(port) == 0:
+            self.fail(f"{value!r}: nothing can be reached at port 0; give the port where it listens", param, ctx)
         return value
 
 
 HOST_PORT = HostPort()
-"""The one instance of `HostPort` that options use."""
+"""For options that say where a service listens."""
+
+DIALLED = HostPort(to_dial=True)
+"""For options that say where another process is reached."""
 
 
 class DirectoryToWrite(click.Path):

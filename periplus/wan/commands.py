@@ -11,7 +11,7 @@ import click
 
 from periplus import errors
 from periplus.cli.command_groups import CommandGroup
-from periplus.cli.option_types import HOST_PORT
+from periplus.cli.option_types import DIALLED, HOST_PORT
 from periplus.net.tokens import FILE_VARIABLE, token_of_environment
 from periplus.process import lifecycle
 from periplus.view.terminal.listing import Column, Listing, Output, Tree, output_option, render, render_tree
@@ -36,7 +36,7 @@ DEFAULT_CONTROL = "127.0.0.1:7071"
 _control_option = click.option(
     "--control",
     metavar="HOST:PORT",
-    type=HOST_PORT,
+    type=DIALLED,
     envvar="PERIPLUS_WAN",
     show_envvar=True,
     default=DEFAULT_CONTROL,

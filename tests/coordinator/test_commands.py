@@ -25,6 +25,7 @@ def test_a_taken_port_is_a_conflict(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "message"),
     [
         (["--listen", "nowhere"], "is not HOST:PORT"),
+        (["--mqtt", "127.0.0.1:0"], "nothing can be reached at port 0"),
         (["--wan", "127.0.0.1:1"], "--wan is given without --region"),
         (["--region", "eu"], "--region is given without --wan"),
         (["--listen", "127.0.0.1:0", "--state-dir", "/proc/nowhere"], "the state directory /proc/nowhere"),
