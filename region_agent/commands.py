@@ -17,6 +17,7 @@ from periplus.cli.command_groups import DefaultGroup
 from periplus.cli.option_types import DIALLED, HOST_PORT, DirectoryToWrite, HostPort, given_token
 from periplus.config.loading import validate
 from periplus.net.join_token import TOKEN_VARIABLE, JoinToken, member_of
+from periplus.net.peers import is_loopback
 from periplus.net.tokens import FILE_VARIABLE
 from periplus.process import host_limits, telemetry
 from periplus.process.fork_server import ADDRESS_VARIABLE
@@ -350,6 +351,9 @@ def run(
         {},
     )
     telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))  # to be seen after a failure
+    if config.launcher is not LauncherName.LOCAL and is_loopback(config.listen):
+        why = "processes on other machines cannot dial it; give --listen an address of the cluster's network"
+        telemetry.event(log, logging.WARNING, "listens_on_loopback", address=config.listen, why=why)
     reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=config.ties_tasks))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK
 
