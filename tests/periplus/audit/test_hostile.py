@@ -46,7 +46,7 @@ from tests.support.audit.history import short_run
 from tests.support.audit.opened import OPENED
 from tests.support.cases.examples import examples
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SLOWER = 20
 """A hostile audit may take so many times as long as the honest one: the machine is shared, an edit may be 100 kB."""
