@@ -22,7 +22,7 @@ from tests.support.tiny_job import tiny_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 REGIONS = ("us-east", "eu-west", "ap-south")
 
 

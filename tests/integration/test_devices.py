@@ -13,7 +13,7 @@ from tests.support.tiny_job import tiny_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-DEADLINE_S = 120.0
+DEADLINE_S = 400.0
 DEVICES = """
 schema: periplus.devices/1
 machines:

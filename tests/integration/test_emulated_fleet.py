@@ -14,7 +14,7 @@ from tests.support.tiny_job import tiny_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 STEPS = 4
 PLAN = {
     "schema": "periplus.plan/1",

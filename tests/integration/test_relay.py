@@ -16,7 +16,7 @@ from tests.support.tiny_job import tiny_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-DEADLINE_S = 120.0
+DEADLINE_S = 400.0
 HOME, FAR, HUBS = "home", "far", ("hub-1", "hub-2")
 STEPS, KILLED_AT = 24, 3
 

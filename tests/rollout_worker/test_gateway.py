@@ -22,7 +22,7 @@ from rollout_worker.weights.incoming import ReceivedRecord
 from rollout_worker.weights.subscription import SubscriptionRequest
 from tests.support.keys import JOB_SECRET
 
-DEADLINE_S = 60.0
+DEADLINE_S = 200.0
 HELLO = WorkerHello(job_id="j", worker_id="w", region="far", epoch=3, bundle_digest=b"d", num_samples=8)
 NOTHING = SubscriptionRequest(have=None, has_bundle=False, distrusts_copies=False)
 CHUNKS = (Chunk(0, b"one"), Chunk(1, b"two"))

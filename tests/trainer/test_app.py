@@ -40,7 +40,7 @@ from trainer.config import TrainerConfig
 from trainer.intake import gateway as link_module
 from trainer.intake.gateway import GatewayLink
 
-WHOLE_RUN_DEADLINE_S = 250.0
+WHOLE_RUN_DEADLINE_S = 400.0
 
 
 def trainer_of(job: JobFile, folder: Path, home: Gateway) -> TrainerConfig:

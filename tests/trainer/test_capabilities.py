@@ -41,7 +41,7 @@ from trainer.distributed.leader import Leader
 
 CAPABILITIES = read_file(Path(schemas.__path__[0]) / "capabilities.json")
 
-DEADLINE_S = 120.0
+DEADLINE_S = 400.0
 
 DEGREES = [("data", 1)] + [
     (kind, degree)

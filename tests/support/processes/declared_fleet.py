@@ -19,7 +19,7 @@ from periplus.net.rpc import Secured
 from periplus.pb.v1 import control_pb2
 from tests.support.processes.demo import pids_of
 
-JOINED_S = 60.0
+JOINED_S = 200.0
 
 Devices = tuple[Mapping[str, object], ...]
 """Devices of one machine, with the keys of a devices file."""

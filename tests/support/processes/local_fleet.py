@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.processes.demo import environment
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 
 SMALL_JOB = """
 import periplus

@@ -16,7 +16,7 @@ from typing import Any
 import aiomqtt
 import pytest
 
-START_S = 20.0
+START_S = 100.0
 
 
 def program(name: str) -> str:

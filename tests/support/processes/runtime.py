@@ -25,8 +25,8 @@ from periplus.process.fork_server import ADDRESS_VARIABLE
 from periplus.wan.client import LinkProperty, WanControl
 from tests.support.processes.demo import environment, pids_of
 
-READY_DEADLINE_S = 90.0
-DEADLINE_S = 180.0
+READY_DEADLINE_S = 200.0
+DEADLINE_S = 400.0
 LOOK_S = 0.1
 """Seconds between two looks at files and processes: a fifth of what a version takes."""
 

@@ -25,7 +25,7 @@ from trainer.publishing import publish
 from trainer.setup import Prepared, prepare
 from trainer.tracking.feeds import Trackers
 
-DEADLINE_S = 240.0
+DEADLINE_S = 400.0
 
 PREPARED_S = 5.0
 """Seconds that the preparation of a trainer takes at least on the tests' clock; chosen by hand."""

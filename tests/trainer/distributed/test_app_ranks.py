@@ -30,7 +30,7 @@ from trainer.config import TrainerConfig
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-DEADLINE_S = 150.0
+DEADLINE_S = 450.0
 
 FAILED_S = 30.0
 """The promise: a killed rank is a failure within this time."""

@@ -11,7 +11,7 @@ import pytest
 from tests.support.trainer.fake_device_process import CASES
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 120
+DEADLINE_S = 400
 
 MIXED = """
 import torch

@@ -37,7 +37,7 @@ from trainer.publishing.trained_weights import weights_of
 from trainer.reporting.delivery import ReaderProof, Sent
 
 JOB = "job-1"
-DEADLINE_S = 100.0
+DEADLINE_S = 200.0
 BUNDLE = Bundle(payload=b"tokenizer", content_bytes=9)
 
 
