@@ -16,7 +16,7 @@ from tests.support.tiny_job import tiny_job
 
 pytestmark = [pytest.mark.processes, pytest.mark.vllm]
 
-DEADLINE_S = 300.0
+DEADLINE_S = 1000.0
 PLAN = {
     "schema": "periplus.plan/1",
     "method": "by hand",
