@@ -31,8 +31,7 @@ CASES = [
 ]
 
 DEADLINE_S = 1200.0
-"""The engines of two regions start in 75 s on two free slow cores, and take several times that beside other tests."""
-"""Seconds that a demo may take. With vLLM it took 135 s on two cores, and more than 150 s beside other work."""
+"""Seconds that a demo may take. With vLLM it took 135 s on two cores, and more than 400 s beside other tests."""
 
 SHORT = (
     TWO_REGIONS,
