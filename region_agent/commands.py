@@ -350,13 +350,13 @@ def run(
         "periplus agent",
         {},
     )
-    telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))  # to be seen after a failure
-    _warn_of_loopback(config)
+    _log_config(config)
     reason = asyncio.run(run_agent(resolve(config), ready_file=ready_file, stop_on_stdin_eof=config.ties_tasks))
     return errors.EXIT_INTERRUPTED if reason is ShutdownReason.SIGINT else errors.EXIT_OK
 
 
-def _warn_of_loopback(config: AgentConfig) -> None:
+def _log_config(config: AgentConfig) -> None:
+    telemetry.event(log, logging.INFO, "config", **config.model_dump(mode="json"))  # to be seen after a failure
     if config.launcher is not LauncherName.LOCAL and is_loopback(config.listen):
         why = "processes on other machines cannot dial it; give --listen an address of the cluster's network"
         telemetry.event(log, logging.WARNING, "listens_on_loopback", address=config.listen, why=why)
