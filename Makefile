@@ -4,11 +4,12 @@
 #   make demo       train a small model across emulated regions on this machine
 #   make test       pytest on all cores; PYTEST_ARGS='-k ledger' chooses (6 minutes)
 #   make test-properties  the quick tests of generated inputs, with over three times as many inputs (a minute)
-#   make test-slow  as `make test`, what takes seconds a case: whole jobs above all (5 minutes)
-#   make test-planner  the slow tests of the planner: its bounds, held against many good placements (4 minutes)
-#   make test-audit    the slow tests of the audit: files with any change, and with any nonsense (3 minutes)
-#   make test-trainer  the slow tests of the trainer: several ranks, compiled models, kills and resumptions (6 minutes)
-#   make test-clusters  processes, ranks and jobs on a real Ray and a real Slurm (8 minutes)
+#   make test-slow  as `make test`, what takes seconds a case: whole jobs above all (24 minutes on two slow cores
+#                   that ran another tier too, as the next four)
+#   make test-planner  the slow tests of the planner: its bounds, held against many good placements (7 minutes)
+#   make test-audit    the slow tests of the audit: files with any change, and with any nonsense (5 minutes)
+#   make test-trainer  the slow tests of the trainer: several ranks, compiled models, kills and resumptions (12 minutes)
+#   make test-clusters  processes, ranks and jobs on a real Ray and a real Slurm (12 minutes)
 #   make test-faults  parts of a whole runtime are killed, and it goes on (8 minutes)
 #   make chaos        faults on a fleet of real processes, some thirty of them; `make chaos-quick` tries six
 #   make test-oracle  our losses against TRL's and torchrl's, in .venv-oracle
@@ -81,15 +82,15 @@ demo: $(READY)
 # A tier imports the test files that speak of its mark alone: to import all of them takes 15 seconds in each process.
 files_with = $$(grep -rlE --include='test_*.py' '$(1)' $(or $(2),tests) | sort)
 
-# One process more than there are cores, since some tests wait; one OpenMP thread each, since threads that share a core wait
-# for each other more than they compute.
 # Slow tests of these folders are tiers of their own.
-APART := tests/planner tests/bench tests/periplus/audit tests/trainer
+APART := tests/planner tests/bench/planner_cases tests/periplus/audit tests/trainer
 SLOW := slow and not faults
 IS_SLOW := mark\.slow|rest_is_slow
 empty :=
 space := $(empty) $(empty)
 
+# One process more than there are cores, since some tests wait; one OpenMP thread each, since threads that share a core wait
+# for each other more than they compute.
 PARALLEL := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $$(($$(nproc) + 1)) --dist worksteal
 
 test: $(READY)
@@ -104,7 +105,7 @@ test-slow: $(READY)
 	  $(PYTEST_ARGS)
 
 test-planner: $(READY)
-	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/planner tests/bench) $(PYTEST_ARGS)
+	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/planner tests/bench/planner_cases) $(PYTEST_ARGS)
 
 test-audit: $(READY)
 	$(PARALLEL) -m "$(SLOW)" $(call files_with,$(IS_SLOW),tests/periplus/audit) $(PYTEST_ARGS)
