@@ -74,9 +74,11 @@ def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> No
 
 def _after_the_job(status: TaskStatus, report: TaskReport) -> TaskStatus:
     """Return the status of a task that outlived its job: how it ended, and where a trainer saved its state."""
-    if status.report is None or (report.state in ENDED and not status.ended):
+    if report.state in ENDED and not status.ended:
         return replace(status, report=report)
-    return replace(status, report=replace(status.report, files=report.files or status.report.files))
+    if status.report is not None and report.files is not None:
+        return replace(status, report=replace(status.report, files=report.files))
+    return status
 
 
 def _trainer_reported(draft: Draft, job_id: str, report: TaskReport, now_s: float) -> None:
