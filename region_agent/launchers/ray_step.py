@@ -3,9 +3,9 @@
     python -m region_agent.launchers.ray_step --address HOST:PORT --group NAME --node NAME -- WORDS
 
 An actor in the placement group that the agent holds on that node starts the process there (node_process.py). Its
-output, its exit code, the end of standard input, SIGTERM and SIGINT pass through Ray. The actor ends with this process,
-however that ends, and the process on the node with the actor. If the node is lost, this process says so and exits with
-`NODE_LOST`.
+output and its exit code come through Ray. The end of standard input, SIGTERM and SIGINT go over a connection that the
+actor makes to this process. The actor ends with this process, however that ends, and the process on the node with the
+actor. If the node is lost, this process says so and exits with `NODE_LOST`.
 """
 
 import argparse
@@ -13,12 +13,15 @@ import contextlib
 import logging
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from typing import IO, Any
 
 import ray
 from ray.util import get_placement_group
@@ -34,18 +37,24 @@ PART_BYTES = 1 << 16
 
 
 class NodeActor:
-    """One process on the node of this actor."""
+    """One process on the node of this actor.
 
-    def __init__(self) -> None:
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._orders = b""
+    It has one thread for calls, which `run` keeps. An idle one would wake a hundred times a second, and take a percent
+    of a core. So orders come over a connection to the caller.
+    """
 
-    def run(self, words: Sequence[str], environment: Mapping[str, str], folder: str) -> Iterator[bytes | int]:
-        """Run the process, and yield its output in parts and at last its exit code."""
+    def run(
+        self, words: Sequence[str], environment: Mapping[str, str], folder: str, dial: tuple[str, int], key: bytes
+    ) -> Iterator[bytes | int]:
+        """Run the process, and yield its output in parts and at last its exit code.
+
+        It gets the orders of the caller, who listens at `dial`, and proves that it knows `key` as the caller does.
+        """
         # Ray gives its workers the niceness 15. What runs beside the process on its cores would always go first.
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
-        self._popen = popen = subprocess.Popen(
+        orders = Client(dial, authkey=key)
+        popen = subprocess.Popen(
             words,
             env=dict(environment),
             cwd=folder,
@@ -54,20 +63,18 @@ class NodeActor:
             stderr=subprocess.STDOUT,
             bufsize=0,
         )
-        self.order(b"")
+        threading.Thread(target=_follow, args=(orders, popen.stdin), daemon=True).start()
         assert popen.stdout is not None
         while part := popen.stdout.read(PART_BYTES):
             yield part
         yield popen.wait()
 
-    def order(self, which: bytes) -> None:
-        """Pass an order on to the process (node_process.py)."""
-        self._orders += which
-        popen = self._popen
-        if popen is not None and popen.stdin is not None:
-            orders, self._orders = self._orders, b""
-            with contextlib.suppress(OSError):  # it has ended
-                popen.stdin.write(orders)
+
+def _follow(orders: Connection, standard_input: IO[bytes]) -> None:
+    """Pass orders on to the process (node_process.py), and their end."""
+    with standard_input, contextlib.suppress(EOFError, OSError):  # the caller or the process has ended
+        while True:
+            standard_input.write(orders.recv_bytes())
 
 
 def main() -> int:
@@ -80,22 +87,24 @@ def main() -> int:
     options = parser.parse_args()
     # A thread waits for signals, since this one waits for Ray.
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    wanted = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     environment = dict(os.environ)
     try:
         ray.init(options.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
         strategy = PlacementGroupSchedulingStrategy(
             placement_group=get_placement_group(options.group), placement_group_bundle_index=0
         )
-        made: Any = ray.remote(num_cpus=0, max_restarts=0, max_concurrency=3)(NodeActor)  # type: ignore[call-overload]
+        made: Any = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
         actor = made.options(scheduling_strategy=strategy).remote()
-        ray.get(actor.order.remote(b""), timeout=START_S)
+        ray.get(actor.__ray_ready__.remote(), timeout=START_S)
+        key = secrets.token_bytes(32)
+        here = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        listening = Listener((here, 0), authkey=key)
         for work in (_watch_signals, _watch_input):
             threading.Thread(target=work, args=(orders.put,), daemon=True).start()
-        threading.Thread(target=_pass_on, args=(actor, orders), daemon=True).start()
-        parts = actor.run.options(num_returns="streaming").remote(options.words, environment, os.getcwd())
-        for reference in parts:
+        threading.Thread(target=_pass_on, args=(listening, orders), daemon=True).start()
+        run = actor.run.options(num_returns="streaming")
+        for reference in run.remote(options.words, environment, os.getcwd(), listening.address, key):
             part = ray.get(reference)
             if isinstance(part, int):
                 return part
@@ -118,10 +127,15 @@ def _watch_input(put: Any) -> None:
     put(END)
 
 
-def _pass_on(actor: Any, orders: "queue.SimpleQueue[bytes]") -> None:
+def _pass_on(listening: Listener, orders: "queue.SimpleQueue[bytes]") -> None:
     while True:
-        with contextlib.suppress(ray.exceptions.RayError):  # the main thread sees it too
-            ray.get(actor.order.remote(orders.get()))
+        with contextlib.suppress(AuthenticationError, EOFError, OSError):  # it was somebody else
+            actor = listening.accept()
+            break
+    listening.close()
+    with contextlib.suppress(OSError):  # the main thread sees it too
+        while True:
+            actor.send_bytes(orders.get())
 
 
 if __name__ == "__main__":
