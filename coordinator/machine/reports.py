@@ -16,6 +16,7 @@ from coordinator.machine.jobs import advance, end, end_by_trainer
 from coordinator.machine.moves import move_lost, worker_waits
 from coordinator.machine.reservations import avoiding_task
 from coordinator.state import Job, JobState, SentBytes, TaskStatus, resume_advice, taken_back
+from periplus.values.policy import Policy
 from periplus.values.record import Record, RecordKind
 from periplus.values.replica_url import NO_REPLICA
 from periplus.values.task import ENDED, Role, TaskReport, TaskState
@@ -61,8 +62,8 @@ def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> No
         return
     draft.put_job(replace(job, tasks={**job.tasks, report.task_id: replace(status, report=report)}))
     advance(draft, job.job_id, JobState.STARTING)
-    if report.message and (report.state is TaskState.FAILED or report.restarts > (status.report or report).restarts):
-        draft.tell(FleetEventKind.TASK_FAILED, f"{report.task_id}: {report.message}", job_id=job.job_id, region=name)
+    if report.message and report.state in (TaskState.FAILED, TaskState.STARTING):
+        _tell_failure(draft, job, status.role, name, report)
     match status.role:
         case Role.TRAINER:
             _trainer_reported(draft, job.job_id, report, now_s)
@@ -70,6 +71,20 @@ def take_report(draft: Draft, name: str, report: TaskReport, now_s: float) -> No
             _rollout_reported(draft, job.job_id, report, now_s)
         case _:
             assert_never(status.role)
+
+
+def _tell_failure(draft: Draft, job: Job, role: Role, name: str, report: TaskReport) -> None:
+    """Tell operators that a process failed, and those who watch the job if it was a worker.
+
+    What the end of a trainer means for its job is told anyway.
+    """
+    again = " and is started again" if report.state is TaskState.STARTING else ""
+    text = f"{report.task_id} failed{again}: {report.message}"
+    draft.tell(FleetEventKind.TASK_FAILED, text, job_id=job.job_id, region=name)
+    if role is Role.ROLLOUT:
+        policy = job.policy or Policy(job.fork, 0)
+        notice = Record(kind=RecordKind.NOTICE, policy=policy, time_s=0.0, text=text)
+        draft.effects.append(Publish(job.job_id, notice))
 
 
 def _after_the_job(status: TaskStatus, report: TaskReport) -> TaskStatus:

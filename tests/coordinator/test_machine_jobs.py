@@ -1,5 +1,6 @@
 """The coordinator's machine takes a job through its life: it starts, loses parts, ends or is cancelled."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
 
@@ -7,6 +8,8 @@ import pytest
 
 from coordinator.doing import doing
 from coordinator.events import (
+    Effect,
+    FleetEvent,
     JobCancelled,
     JobSubmitted,
     Publish,
@@ -15,11 +18,12 @@ from coordinator.events import (
     RunPlanner,
     SendDesired,
     StepRecorded,
+    TaskReported,
 )
 from coordinator.state import TRANSITIONS, JobState, check_transition
 from periplus.errors import StateError
 from periplus.values.policy import Policy
-from periplus.values.record import RecordKind
+from periplus.values.record import Record, RecordKind
 from periplus.values.task import Role, RunFiles, TaskState
 from tests.support.coordinator.machine_run import (
     AUTHORITY_KEY,
@@ -171,6 +175,33 @@ def test_a_trainer_that_outlives_its_job_still_tells_where_it_saved(run: Run) ->
     )
     run.says("eu", "j/trainer", TaskState.STOPPED, "", SAVED)
     assert (run.job().state, run.job().reason, run.job().files) == (JobState.FAILED, reason, SAVED)
+
+
+def test_watchers_and_operators_are_told_each_time_that_a_worker_fails(run: Run) -> None:
+    def told(effects: Iterable[Effect]) -> list[tuple[str, str]]:
+        published = [
+            ("watchers", each.news.text)
+            for each in effects
+            if isinstance(each, Publish) and isinstance(each.news, Record)
+        ]
+        return published + [("operators", each.text) for each in effects if isinstance(each, FleetEvent)]
+
+    def says(state: TaskState, message: str = "", restarts: int = 0) -> list[tuple[str, str]]:
+        said = replace(report("j/rollout-us-0", state, message), restarts=restarts)
+        return told(run.do(TaskReported(run.stamp("us"), said)))
+
+    assert says(TaskState.RUNNING) == []
+    first = "j/rollout-us-0 failed and is started again: no space"
+    assert says(TaskState.STARTING, "no space") == [("watchers", first), ("operators", first)]
+    assert says(TaskState.STARTING, "no space") == []
+    assert says(TaskState.RUNNING, restarts=1) == []
+    assert says(TaskState.STARTING, "no space", restarts=1) == [("watchers", first), ("operators", first)]
+    last = "j/rollout-us-0 failed: no space"
+    assert says(TaskState.FAILED, "no space", restarts=1) == [("watchers", last), ("operators", last)]
+    assert told(run.says("eu", "j/trainer", TaskState.FAILED, "no space"))[0] == (
+        "operators",
+        "j/trainer failed: no space",
+    )
 
 
 def test_a_worker_that_ends_after_its_job_is_not_shown_as_running_for_ever(run: Run) -> None:
