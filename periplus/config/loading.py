@@ -116,7 +116,12 @@ def of_tree(
     if not tree and not overrides and any(field.is_required() for field in model.model_fields.values()):
         raise ConfigError(f"{source}: is empty")
     elsewhere = known_elsewhere or {}
-    return validate(model, override(model, tree, overrides, elsewhere), source, elsewhere)
+    overridden = override(model, tree, overrides, elsewhere)
+    try:
+        return validate(model, overridden, source, elsewhere)
+    except ConfigError as error:
+        lines = (_of_override(line, source, overrides) for line in str(error).splitlines())
+        raise ConfigError("\n".join(lines)) from error
 
 
 def read_yaml(path: Path, max_bytes: int = MAX_FILE_BYTES) -> Tree:
@@ -210,6 +215,15 @@ def override(
             node = node[name]
         node[path[-1]] = value
     return result
+
+
+def _of_override(line: str, source: str, overrides: Sequence[str]) -> str:
+    """Return a line about a wrong value of the source, which names the override in its place if one gave the value."""
+    for text in reversed(overrides):
+        before = f"{source}: {text.partition('=')[0].strip()}"
+        if line.startswith(before) and line[len(before) :][:1] in (" ", ".", ":"):
+            return f"override {shortened(text)!r}: {line.removeprefix(f'{source}: ')}"
+    return line
 
 
 def _check_key(model: Section, path: Sequence[str], source: str, known_elsewhere: KnownElsewhere) -> None:

@@ -196,12 +196,23 @@ def test_overrides_alone_make_a_config() -> None:
         ("steps.more=1", "steps holds one value, it has no keys below it"),
         ("parts.0.weight=1", "parts is a list, which an override gives as a whole"),
         ("tags=[", "not valid YAML"),
+        ("inner.rate=2", "inner.rate is 2, but must be"),
+        ("parts=[{weight: 2}]", "parts.0.weight is 2, but must be"),
+        ("inner=5", "inner is 5, but must be"),
     ],
 )
 def test_an_override_is_refused_by_its_own_text(tmp_path: Path, text: str, expected: str) -> None:
     message = refusal(tmp_path, "name: a\n", text)
     assert message.startswith(f"override {text!r}")
     assert expected in message
+
+
+def test_each_wrong_value_is_told_with_the_override_or_the_file_that_gave_it(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "name: 1\nsteps: 4\n", "steps=-1", "steps=0", "inner.rate=0.25").splitlines()
+    assert sorted(line.partition(" is ")[0] for line in lines) == [
+        f"{tmp_path}/sample.yaml: name",
+        "override 'steps=0': steps",
+    ]
 
 
 def test_what_other_tools_have_is_answered_by_its_name_or_with_what_to_do_instead(tmp_path: Path) -> None:
