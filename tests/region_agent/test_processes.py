@@ -92,6 +92,16 @@ def test_a_bad_value_is_a_usage_error(
     assert "Traceback" not in text
 
 
+def test_an_agent_of_a_cluster_says_that_nobody_can_dial_it_and_what_is_no_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "nonsense")
+    text, code = _refused(tmp_path, "--launcher", "ray", "--listen", "127.0.0.1:0")
+    assert code == 2
+    assert "listens_on_loopback" in text
+    assert "RAY_ADDRESS is 'nonsense'; give HOST:PORT of the cluster's head" in text
+
+
 def _refused(cwd: Path, *options: str) -> tuple[str, int]:
     with agent(*options, cwd=cwd) as process:
         text = process.communicate(timeout=60)[1]
