@@ -105,4 +105,5 @@ def test_a_job_that_has_trained_goes_on_without_a_worker_whose_stores_are_lost(r
     run.do(StepRecorded(run.stamp("eu"), "j", record(1)))
     run.do(TaskReported(run.stamp("us"), given_up("j/rollout-us-0")))
     assert run.job().state is JobState.RUNNING
-    assert [effect.text for effect in run.effects if isinstance(effect, FleetEvent)] == [f"j/rollout-us-0 failed: {WHY}"]
+    told = [effect.text for effect in run.effects if isinstance(effect, FleetEvent)]
+    assert told == [f"j/rollout-us-0 failed: {WHY}"]
