@@ -223,7 +223,9 @@ class AnyHistory(RuleBasedStateMachine):
             # A task that outlived its job is shown as ended when it ends; nothing else of the job changes.
             ends = after.tasks[task_id].ended and not before.tasks[task_id].ended
             news = {task_id: after.tasks[task_id]} if ends else {}
-            assert (after.state, after.tasks) == (before.state, before.tasks | news), "an ended job came back to life"
+            assert (after.state, after.tasks) == (before.state, {**before.tasks, **news}), (
+                "an ended job came back to life"
+            )
         elif before.tasks[task_id].ended:
             assert (after.state, after.tasks) == (before.state, before.tasks), "an ended task came back to life"
         once = self.run.state
