@@ -78,7 +78,8 @@ def _tell_failure(draft: Draft, job: Job, role: Role, name: str, report: TaskRep
 
     What the end of a trainer means for its job is told anyway.
     """
-    again = " and is started again" if report.state is TaskState.STARTING else ""
+    # With its number, since watchers are not told the same text twice.
+    again = f" and is started again (restart {report.restarts + 1})" if report.state is TaskState.STARTING else ""
     text = f"{report.task_id} failed{again}: {report.message}"
     draft.tell(FleetEventKind.TASK_FAILED, text, job_id=job.job_id, region=name)
     if role is Role.ROLLOUT:

@@ -191,11 +191,11 @@ def test_watchers_and_operators_are_told_each_time_that_a_worker_fails(run: Run)
         return told(run.do(TaskReported(run.stamp("us"), said)))
 
     assert says(TaskState.RUNNING) == []
-    first = "j/rollout-us-0 failed and is started again: no space"
+    first, second = (f"j/rollout-us-0 failed and is started again (restart {n}): no space" for n in (1, 2))
     assert says(TaskState.STARTING, "no space") == [("watchers", first), ("operators", first)]
     assert says(TaskState.STARTING, "no space") == []
     assert says(TaskState.RUNNING, restarts=1) == []
-    assert says(TaskState.STARTING, "no space", restarts=1) == [("watchers", first), ("operators", first)]
+    assert says(TaskState.STARTING, "no space", restarts=1) == [("watchers", second), ("operators", second)]
     last = "j/rollout-us-0 failed: no space"
     assert says(TaskState.FAILED, "no space", restarts=1) == [("watchers", last), ("operators", last)]
     assert told(run.says("eu", "j/trainer", TaskState.FAILED, "no space"))[0] == (
