@@ -133,7 +133,7 @@ def _dialled(there: str) -> socket.socket | None:
         return None
     try:
         connection = socket.create_connection((host, int(port)), DIAL_S)
-        _ask_when_silent(connection)
+        ask_when_silent(connection)
         connection.sendall(secret.encode())
     except OSError as error:
         sys.stderr.write(f"{host}:{port} cannot be reached from this node, whose loss is seen late: {error}\n")
@@ -141,7 +141,8 @@ def _dialled(there: str) -> socket.socket | None:
     return connection
 
 
-def _ask_when_silent(connection: socket.socket) -> None:
+def ask_when_silent(connection: socket.socket) -> None:
+    """Have the kernel end a connection whose other machine is gone."""
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, number in KEEPALIVE.items():
@@ -163,7 +164,7 @@ def _watch(listening: socket.socket, there: str, child: "subprocess.Popen[bytes]
             if connection.recv(len(secret), socket.MSG_WAITALL) == secret:
                 break
         connection.close()
-    _ask_when_silent(connection)
+    ask_when_silent(connection)
     with contextlib.suppress(OSError):
         if connection.recv(1):
             return

@@ -2,10 +2,10 @@
 
     python -m region_agent.launchers.ray_step --address HOST:PORT --group NAME --node NAME -- WORDS
 
-An actor in the placement group that the agent holds on that node starts the process there (node_process.py). Its
-output and its exit code come through Ray. The end of standard input, SIGTERM and SIGINT go over a connection that the
-actor makes to this process. The actor ends with this process, however that ends, and the process on the node with the
-actor. If the node is lost, this process says so and exits with `NODE_LOST`.
+An actor in the placement group that the agent holds on that node starts the process there (node_process.py), and dials
+this process. Then this process becomes `ray_relay.py`, since a driver of Ray takes 70 MB and 30 threads. The actor
+outlives the driver: it ends with its process, and kills that when the connection ends. If the node is lost, this
+process says so and exits with `NODE_LOST`; if the actor cannot dial it, it says so and exits with 1.
 """
 
 import argparse
@@ -15,10 +15,11 @@ import os
 import queue
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from typing import IO, Any
@@ -27,124 +28,156 @@ import ray
 from ray.util import get_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from region_agent.launchers.node_process import ASK, END, NODE_LOST
+from region_agent.launchers.node_process import NODE_LOST, ask_when_silent
 from region_agent.launchers.ray_cluster import NAMESPACE
+from region_agent.launchers.ray_relay import EXIT, OUTPUT, PART_BYTES, STOPPING
 
 START_S = 60.0
-"""Seconds in which the actor must run. On a node that is lost it never does. Chosen by hand."""
+"""Seconds in which the actor must run, and in which it must dial. On a node that is lost it never does. Chosen by
+hand."""
 
-PART_BYTES = 1 << 16
+NOT_STARTED = 127
+"""Exit code of a command that a shell cannot start."""
 
 
 class NodeActor:
-    """One process on the node of this actor.
+    """One process on the node of this actor, which ends with it.
 
-    It has one thread for calls, which `run` keeps. An idle one would wake a hundred times a second, and take a percent
-    of a core. So orders come over a connection to the caller.
+    It has one thread for calls, which `run` keeps: an idle one would wake a hundred times a second, and take a percent
+    of a core. So output, orders and the exit code go over a connection to the caller.
     """
+
+    def __init__(self) -> None:
+        # No caller, no process. Detached actors end by themselves alone.
+        self._unused = threading.Timer(2 * START_S, os._exit, (1,))
+        self._unused.daemon = True
+        self._unused.start()
 
     def run(
         self, words: Sequence[str], environment: Mapping[str, str], folder: str, dial: tuple[str, int], key: bytes
-    ) -> Iterator[bytes | int]:
-        """Run the process, and yield its output in parts and at last its exit code.
+    ) -> None:
+        """Run the process for the caller who listens at `dial`, and proves that it knows `key` as this actor does.
 
-        It gets the orders of the caller, who listens at `dial`, and proves that it knows `key` as the caller does.
+        Raises: OSError, AuthenticationError if the caller is not reached.
         """
         # Ray gives its workers the niceness 15. What runs beside the process on its cores would always go first.
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
-        orders = Client(dial, authkey=key)
-        popen = subprocess.Popen(
-            words,
-            env=dict(environment),
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            bufsize=0,
+        caller = Client(dial, authkey=key)
+        self._unused.cancel()
+        with contextlib.suppress(OSError):  # the caller has ended, and so has the process
+            _ask_when_silent(caller)
+            caller.send_bytes(EXIT + b"%d" % _passed_on(caller, words, environment, folder))
+        ray.actor.exit_actor()  # type: ignore[no-untyped-call]
+
+
+def _passed_on(caller: Connection, words: Sequence[str], environment: Mapping[str, str], folder: str) -> int:
+    """Run the process with its output and orders passed on, and return its exit code."""
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            words, env=dict(environment), cwd=folder, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, bufsize=0
         )
-        threading.Thread(target=_follow, args=(orders, popen.stdin), daemon=True).start()
-        assert popen.stdout is not None
-        while part := popen.stdout.read(PART_BYTES):
-            yield part
-        yield popen.wait()
+    except OSError as error:
+        caller.send_bytes(OUTPUT + f"{error}\n".encode())
+        return NOT_STARTED
+    assert process.stdout is not None
+    threading.Thread(target=_follow, args=(caller, process.stdin), daemon=True).start()
+    while part := process.stdout.read(PART_BYTES):
+        with contextlib.suppress(OSError):  # the caller has ended, which ends the process
+            caller.send_bytes(OUTPUT + part)
+    return process.wait()
 
 
-def _follow(orders: Connection, standard_input: IO[bytes]) -> None:
-    """Pass orders on to the process (node_process.py), and their end."""
+def _follow(caller: Connection, standard_input: IO[bytes]) -> None:
+    """Pass orders on to the process (node_process.py), and their end, which kills it."""
     with standard_input, contextlib.suppress(EOFError, OSError):  # the caller or the process has ended
         while True:
-            standard_input.write(orders.recv_bytes())
+            standard_input.write(caller.recv_bytes())
+
+
+def _ask_when_silent(caller: Connection) -> None:
+    with socket.socket(fileno=os.dup(caller.fileno())) as same:
+        ask_when_silent(same)
 
 
 def main() -> int:
-    """Run the command line after `--`, and return its exit code."""
+    """Start the command line after `--` on the node, and become its relay, or return an exit code if that failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--address", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--node", required=True)
     parser.add_argument("words", nargs="+")
     options = parser.parse_args()
-    # A thread waits for signals, since this one waits for Ray.
-    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    environment = dict(os.environ)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
-        ray.init(options.address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-        strategy = PlacementGroupSchedulingStrategy(
-            placement_group=get_placement_group(options.group), placement_group_bundle_index=0
-        )
-        made: Any = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
-        actor = made.options(scheduling_strategy=strategy).remote()
+        connection = _reached(options.address, options.group, options.words)
+    except _CannotDial as error:
+        sys.stderr.write(f"node {options.node} of the Ray cluster cannot dial this one: {error}\n")
+        return 1
+    except (ray.exceptions.RayError, ValueError, ConnectionError) as error:
+        sys.stderr.write(f"node {options.node} of the Ray cluster is lost, or its actor: {error}\n")
+        return NODE_LOST
+    _ask_when_silent(connection)
+    os.set_inheritable(connection.fileno(), True)
+    relay = ("-m", "region_agent.launchers.ray_relay", "--connection", str(connection.fileno()), "--node", options.node)
+    return os.execv(sys.executable, [sys.executable, *relay])
+
+
+class _CannotDial(Exception):
+    pass
+
+
+def _reached(address: str, group: str, words: Sequence[str]) -> Connection:
+    """Return the connection from an actor in this group that runs these words.
+
+    Raises: _CannotDial, and RayError, ValueError or ConnectionError if the node or the cluster is lost.
+    """
+    ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    strategy = PlacementGroupSchedulingStrategy(
+        placement_group=get_placement_group(group), placement_group_bundle_index=0
+    )
+    made: Any = ray.remote(num_cpus=0, max_restarts=0)(NodeActor)
+    actor = made.options(scheduling_strategy=strategy, lifetime="detached").remote()
+    try:
         ray.get(actor.__ray_ready__.remote(), timeout=START_S)
         key = secrets.token_bytes(32)
         here = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         listening = Listener((here, 0), authkey=key)
-        for work in (_watch_signals, _watch_input):
-            threading.Thread(target=work, args=(orders.put,), daemon=True).start()
-        threading.Thread(target=_pass_on, args=(listening, orders), daemon=True).start()
-        run = actor.run.options(num_returns="streaming")
-        for reference in run.remote(options.words, environment, os.getcwd(), listening.address, key):
-            part = ray.get(reference)
-            if isinstance(part, int):
-                return part
-            os.write(sys.stdout.fileno(), part)
-    except (ray.exceptions.RayError, ValueError, ConnectionError) as error:
-        sys.stderr.write(f"node {options.node} of the Ray cluster is lost, or its actor: {error}\n")
-        return NODE_LOST
-    return NODE_LOST
+        ran = actor.run.remote(words, dict(os.environ), os.getcwd(), listening.address, key)
+        answers: queue.SimpleQueue[Connection | Exception] = queue.SimpleQueue()
+        threading.Thread(target=_accept, args=(listening, answers.put), daemon=True).start()
+        threading.Thread(target=_note_failure, args=(ran, answers.put), daemon=True).start()
+        try:
+            answer = answers.get(timeout=START_S)
+        except queue.Empty:
+            raise _CannotDial(f"nothing came to {here} in {START_S:g} s") from None
+        if isinstance(answer, Exception):
+            raise answer
+    except BaseException:
+        ray.kill(actor)
+        raise
+    return answer
 
 
-def _watch_signals(put: Any) -> None:
-    while True:
-        signal.sigwait({signal.SIGTERM, signal.SIGINT})
-        put(ASK)
-
-
-def _watch_input(put: Any) -> None:
-    while os.read(0, PART_BYTES):
-        pass
-    put(END)
-
-
-def _pass_on(listening: Listener, orders: "queue.SimpleQueue[bytes]") -> None:
+def _accept(listening: Listener, put: Callable[[Connection | Exception], None]) -> None:
     while True:
         with contextlib.suppress(AuthenticationError, EOFError, OSError):  # it was somebody else
-            actor = listening.accept()
+            put(listening.accept())
             break
     listening.close()
-    with contextlib.suppress(OSError):  # the main thread sees it too
-        while True:
-            actor.send_bytes(orders.get())
+
+
+def _note_failure(ran: Any, put: Callable[[Connection | Exception], None]) -> None:
+    try:
+        ray.get(ran)
+    except ray.exceptions.RayTaskError as error:
+        put(_CannotDial(str(error.cause)))
+    except ray.exceptions.RayError as error:
+        put(error)
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    if code < 0:
-        if -code != signal.SIGKILL:
-            signal.signal(-code, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-        # To this thread, since another one waits for signals of the process.
-        signal.pthread_kill(threading.get_ident(), -code)
-    os._exit(code)  # Ray's own end takes seconds, and its actors end with the connection
+    os._exit(code)  # Ray's own end takes seconds

@@ -208,6 +208,9 @@ def test_many_starts_and_stops_leave_nothing(place: Place, supervisor: Superviso
         start(f"j/rollout:{each}")
     # Other tests of this process may open and close something meanwhile. A leak would be one for each start.
     wait_for(lambda: all(now < was + number // 2 for now, was in zip(counts(), before, strict=True)))
+    if isinstance(place.nodes, RayNodes):
+        daemons = place.nodes.processes(place.node)
+        wait_for(lambda: not any("NodeActor" in _words(each) for own in daemons for each in own.children()))
 
 
 def test_a_trainer_has_a_rank_on_a_node_which_is_named_when_it_dies(place: Place) -> None:
@@ -242,7 +245,7 @@ def test_what_runs_a_process_is_killed_and_nobody_stays(place: Place, supervisor
     if place.cluster is None:
         pytest.skip("nothing stands between the agent and its process")
     supervisor.perform(Start(place.task("wait"), 0), 1.0)
-    pid, runner = running_pid(tmp_path), "srun" if isinstance(place.cluster, SlurmCluster) else "ray_step"
+    pid, runner = running_pid(tmp_path), "srun" if isinstance(place.cluster, SlurmCluster) else "ray_relay"
     runners = [each for each in psutil.Process().children(recursive=True) if runner in " ".join(each.cmdline()[:3])]
     min(runners, key=lambda each: each.create_time()).kill()
     assert outcome(supervisor).state is TaskState.FAILED
