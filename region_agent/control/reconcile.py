@@ -147,10 +147,9 @@ def report(process: Process, wanted: LocalTask | None) -> TaskReport:
     # A worker that was cut short by the stop has not failed.
     elif outcome.state is TaskState.FAILED and process.asked_to_stop_at_s is not None:
         state = TaskState.STOPPED
-    elif wanted is not None and _mends(process, wanted):
-        state = TaskState.STARTING
     elif task.role is Role.ROLLOUT and wanted is not None and _died(process):
-        state, message = TaskState.FAILED, message or "it was stopped by somebody else than its agent"
+        state = TaskState.STARTING if _mends(process, wanted) else TaskState.FAILED
+        message = message or "it was stopped by somebody else than its agent"
     else:
         state = outcome.state
     return TaskReport(

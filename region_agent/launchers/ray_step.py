@@ -36,6 +36,9 @@ START_S = 60.0
 """Seconds in which the actor must run, and in which it must dial. On a node that is lost it never does. Chosen by
 hand."""
 
+ACCEPTED_S = 1.0
+"""Seconds in which the connection of an actor that has ended must have come. Chosen by hand."""
+
 NOT_STARTED = 127
 """Exit code of a command that a shell cannot start."""
 
@@ -146,8 +149,9 @@ def _reached(address: str, group: str, words: Sequence[str]) -> Connection:
         listening = Listener((here, 0), authkey=key)
         ran = actor.run.remote(words, dict(os.environ), os.getcwd(), listening.address, key)
         answers: queue.SimpleQueue[Connection | Exception] = queue.SimpleQueue()
-        threading.Thread(target=_accept, args=(listening, answers.put), daemon=True).start()
-        threading.Thread(target=_note_failure, args=(ran, answers.put), daemon=True).start()
+        accepting = threading.Thread(target=_accept, args=(listening, answers.put), daemon=True)
+        accepting.start()
+        threading.Thread(target=_note_failure, args=(ran, accepting, answers.put), daemon=True).start()
         try:
             answer = answers.get(timeout=START_S)
         except queue.Empty:
@@ -168,12 +172,13 @@ def _accept(listening: Listener, put: Callable[[Connection | Exception], None]) 
     listening.close()
 
 
-def _note_failure(ran: Any, put: Callable[[Connection | Exception], None]) -> None:
+def _note_failure(ran: Any, accepting: threading.Thread, put: Callable[[Connection | Exception], None]) -> None:
     try:
         ray.get(ran)
     except ray.exceptions.RayTaskError as error:
         put(_CannotDial(str(error.cause)))
     except ray.exceptions.RayError as error:
+        accepting.join(ACCEPTED_S)  # an actor whose process ends at once has dialled, and is gone
         put(error)
 
 

@@ -246,7 +246,8 @@ def test_a_resumed_job_replaces_the_process_of_the_old_fork(old: LocalTask, new:
 
 def test_a_rollout_worker_that_somebody_stopped_comes_back_if_it_is_wanted() -> None:
     stopped = process(task(), STOPPED)
-    assert report(stopped, task()).state is TaskState.STARTING
+    told = report(stopped, task())
+    assert (told.state, told.message) == (TaskState.STARTING, "it was stopped by somebody else than its agent")
     assert reconcile({"t": task()}, {"t": stopped}, 1e6, LIMITS) == (Start(task(), 1),)
     tired = process(task(), STOPPED, restarts=task().max_restarts)
     assert reconcile({"t": task()}, {"t": tired}, 1e6, LIMITS) == ()
