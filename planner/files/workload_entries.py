@@ -118,6 +118,8 @@ class WorkloadFile(Config):
     train_state_bytes_per_param: float | None = Field(default=None, ge=4, le=64)
     """Bytes of resident training state per trained parameter: bf16 weight and gradient (4 bytes), master weight and
     moments. It replaces the number that follows from the optimizer."""
+    gradient_bytes_per_param: float = Field(default=2.0, ge=0.125, le=8)
+    """Bytes of the gradient of a trained parameter on a link, where devices sum it: 2 in bf16, 4 in float32."""
     lora_rank: int = Field(default=0, ge=0, le=65_536)
     """Rank of the LoRA adapters on every weight matrix; 0 if all parameters are trained."""
     weights: WeightsEntry = WeightsEntry()

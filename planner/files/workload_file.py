@@ -86,6 +86,7 @@ def to_tree(workload: Workload) -> dict[str, Any]:
         "reward": "model" if "reward" in used else "rule",
         "reference": "reference" in used,
         "train_state_bytes_per_param": workload.train_state_bytes_per_param,
+        "gradient_bytes_per_param": workload.gradient_bytes_per_param,
         "lora_rank": workload.lora_rank,
         "weights": {
             "kind": "delta" if workload.weights.is_delta else "dense",
@@ -187,6 +188,7 @@ def _workload(file: WorkloadFile, sources: Sources) -> Workload:
         epochs_per_step=file.epochs_per_step,
         minibatches_per_step=file.minibatches_per_step,
         train_state_bytes_per_param=state,
+        gradient_bytes_per_param=file.gradient_bytes_per_param,
         lora_rank=file.lora_rank,
         weights=_transfer(file.weights),
         trajectory_bytes_per_token=file.trajectory_bytes_per_token,

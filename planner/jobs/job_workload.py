@@ -15,6 +15,8 @@ from planner.problem.workload import TASKS, Lengths, Task, WeightTransfer, Workl
 UNMEASURED_WEIGHTS = WeightTransfer(bytes_per_param=FULL_COPY_BYTES, is_delta=True)
 """Weight transfer of jobs without measurements. Versions travel as lossless deltas, which exceed a full copy by no more
 than their framing."""
+GRADIENT_BYTES = 4.0
+"""The trainer's processes sum gradients in float32, whatever they compute in."""
 ON_TRAINER = tuple(task for task in TASKS if task not in (Task.GENERATION, Task.REWARD))
 """Tasks that the trainer's process runs."""
 
@@ -50,6 +52,7 @@ def workload_of_job(
         epochs_per_step=job.train.epochs,
         minibatches_per_step=job.train.minibatches,
         weights=weights,
+        gradient_bytes_per_param=GRADIENT_BYTES,
         lora_rank=job.model.lora_rank,
     )
 

@@ -101,6 +101,8 @@ class Workload:
     train_state_bytes_per_param: float = 16.0
     """Bytes per trained parameter that stay resident: bf16 weights and gradients, float32 master weights and two
     moments."""
+    gradient_bytes_per_param: float = 2.0
+    """Bytes of the gradient of one trained parameter on a link, where devices sum it: 2 in bf16, 4 in float32."""
     lora_rank: int = 0
     """Rank of the LoRA adapters; 0 if all parameters are trained."""
     weights: WeightTransfer = WeightTransfer(bytes_per_param=2.0, is_delta=False)

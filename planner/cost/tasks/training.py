@@ -126,7 +126,7 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
     rate, latency_s = _local_ring(at, cuts.num_units * cuts.tensor)
     params = stage_params(arch, task, tensor=cuts.tensor, pipeline=cuts.pipeline)
     trained = params * trained_fraction(workload, arch)
-    gather_s = _gather_s(params, cuts, *_local_ring(at, cuts.shards * cuts.pipeline * cuts.tensor))
+    gather_s = _gather_s(workload, params, cuts, *_local_ring(at, cuts.shards * cuts.pipeline * cuts.tensor))
     # Full sharding overlaps communication with computing: the longer one counts in each micro-batch; then average.
     stage_s: FloatArray = np.maximum(_compute_s(workload, task, at, cuts), gather_s[:, None]).mean(axis=1)
     # Devices over which the optimizer state of one shard of the model is divided.
@@ -140,7 +140,7 @@ def pool_training_terms(workload: Workload, task: Task, at: DeviceClass, cuts: C
         stage_s=stage_s,
         samples_per_s=cuts.data * cuts.micro_batch / stage_s,
         bubble_s=(cuts.pipeline.astype(np.float64) - 1) * stage_s,
-        payload_bytes=HALF_PRECISION_BYTES * reduced,
+        payload_bytes=workload.gradient_bytes_per_param * reduced,
         update_s=updated * trained / held + beside_s / updates,
         data=np.where(has_copies, cuts.copies, cuts.data).astype(float),
         flows=(cuts.tensor * cuts.pipeline).astype(float),
@@ -184,7 +184,7 @@ def crossing_bytes(workload: Workload, task: Task) -> float:
     A ring of n pipelines sends 2 (n - 1) / n of the gradients; this is the limit for large n, twice the value at n = 2.
     """
     arch = workload.models[task]
-    once = 2 * HALF_PRECISION_BYTES * whole_params(arch, task) * trained_fraction(workload, arch)
+    once = 2 * workload.gradient_bytes_per_param * whole_params(arch, task) * trained_fraction(workload, arch)
     return workload.epochs_per_step * workload.minibatches_per_step * once
 
 
@@ -238,10 +238,16 @@ def _micro_batches(workload: Workload, sizes: IntArray) -> tuple[FloatArray, Flo
     return tokens, np.where(is_one, own, workload.tokens_around_a_token)
 
 
-def _gather_s(params: FloatArray, cuts: Cuts, rate: FloatArray, latency_s: FloatArray) -> FloatArray:
-    """Return the seconds per micro-batch that full sharding communicates: two gathers and a scatter over a ring."""
-    once = (cuts.shards - 1) * (HALF_PRECISION_BYTES * params / cuts.shards / rate + latency_s)
-    gathered: FloatArray = np.where((cuts.sharding == FULL) & (cuts.shards > 1), 3 * once, 0.0)
+def _gather_s(
+    workload: Workload, params: FloatArray, cuts: Cuts, rate: FloatArray, latency_s: FloatArray
+) -> FloatArray:
+    """Return the seconds per micro-batch that full sharding communicates over a ring.
+
+    It gathers the weights twice, and scatters the gradients once.
+    """
+    num_bytes = (2 * HALF_PRECISION_BYTES + workload.gradient_bytes_per_param) * params
+    seconds = (cuts.shards - 1) * (num_bytes / cuts.shards / rate + 3 * latency_s)
+    gathered: FloatArray = np.where((cuts.sharding == FULL) & (cuts.shards > 1), seconds, 0.0)
     return gathered
 
 

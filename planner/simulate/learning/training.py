@@ -67,7 +67,7 @@ class PoolPipelines:
 
     def payload_bytes(self) -> float:
         """Return the bytes of gradients on one device of the largest stage that an update reduces at its end."""
-        whole = HALF_PRECISION_BYTES * self._params * trained_fraction(self._workload, self._task)
+        whole = self._workload.gradient_bytes_per_param * self._params * trained_fraction(self._workload, self._task)
         return whole / self._num_shards if self.num_copies > 1 else whole
 
     def update_s(self) -> float:
@@ -133,10 +133,13 @@ class PoolPipelines:
             slot += 2 * self._hop_s(payload / layout.tensor)
         if layout.sharding is Sharding.FULL and self._num_shards > 1:
             rate, latency_s = self._ring(self._num_shards)
-            whole = HALF_PRECISION_BYTES * self._params
             # Full sharding: two gathers and a reduce-scatter per micro-batch, which overlap with computing.
-            gathers = 3 * collective.all_gather_s(
-                payload_bytes=whole, num=self._num_shards, bytes_per_s=rate, latency_s=latency_s
+            of_each = 2 * HALF_PRECISION_BYTES + self._workload.gradient_bytes_per_param
+            gathers = collective.all_gather_s(
+                payload_bytes=of_each * self._params,
+                num=self._num_shards,
+                bytes_per_s=rate,
+                latency_s=3 * latency_s,
             )
             slot = max(slot, gathers)
         return slot

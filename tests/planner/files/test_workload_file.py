@@ -298,6 +298,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         epochs_per_step=draw(st.integers(1, 9)),
         minibatches_per_step=draw(st.integers(1, 99)),
         train_state_bytes_per_param=draw(st.floats(4, 64)),
+        gradient_bytes_per_param=draw(st.floats(0.125, 8)),
         lora_rank=draw(st.integers(0, actor.hidden_size)),
         weights=WeightTransfer(bytes_per_param=draw(_RATE), is_delta=draw(st.booleans())),
         trajectory_bytes_per_token=draw(_RATE),

@@ -21,6 +21,7 @@ def test_a_workload_says_what_the_job_says() -> None:
     workload = workload_of_job(job(staleness=3, train={"groups_per_step": 16, "epochs": 2, "minibatches": 4}), TINY)
     assert (workload.algorithm, workload.eta, workload.samples_per_step) == ("grpo", 3, 64)
     assert (workload.epochs_per_step, workload.minibatches_per_step) == (2, 4)
+    assert workload.gradient_bytes_per_param == 4.0  # trainers sum gradients in float32
 
 
 def test_what_nobody_measured_is_as_long_and_as_large_as_it_can_be() -> None:

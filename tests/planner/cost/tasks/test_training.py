@@ -25,6 +25,7 @@ from tests.support.planner.cost import GPU, MODEL, fleet, machines, region, work
 
 TRAIN = Task.ACTOR_TRAINING
 OF = workload()
+IN_FLOAT32 = replace(OF, gradient_bytes_per_param=4.0)
 SAMPLES = 64
 
 
@@ -88,6 +89,9 @@ def test_gradients_go_around_the_machine_or_over_the_fabric() -> None:
     norms_head = MODEL.hidden_size * 2  # the last norm is in no stage's count
     assert near.reduce_s == pytest.approx(2 * 7 / 8 * (gradients - norms_head) / 100e9, rel=1e-3)
     assert far.reduce_s == pytest.approx(2 * 31 / 32 * (gradients - norms_head) / 10e9, rel=1e-3)
+    wide = alone(Layout(tensor=1), 32, of=IN_FLOAT32)
+    assert wide.reduce_s == pytest.approx(2 * far.reduce_s, rel=1e-3)
+    assert training.crossing_bytes(IN_FLOAT32, TRAIN) == 2 * training.crossing_bytes(OF, TRAIN)
 
 
 def test_a_sharded_optimizer_is_updated_in_parts_and_reduces_as_much() -> None:
@@ -101,6 +105,8 @@ def test_full_sharding_gathers_each_micro_batch_instead_of_reducing() -> None:
     gather_s = 3 * 31 / 32 * 2 * MODEL.num_params / 10e9
     assert full.reduce_s == 0
     assert full.compute_s == pytest.approx(SAMPLES / 32 * gather_s, rel=1e-3)
+    wide = alone(Layout(tensor=1, sharding=Sharding.FULL), 32, of=IN_FLOAT32)  # 2 + 2 + 4 bytes in place of 6
+    assert wide.compute_s == pytest.approx(full.compute_s * 8 / 6, rel=1e-3)
 
 
 def test_copies_gather_in_their_machines_and_reduce_their_shards_over_the_fabric() -> None:

@@ -1,5 +1,7 @@
 """Training steps of a mesh: closed forms for equal lengths, and the cost of unequal lengths."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ WORKLOAD = Workload(
 )
 
 
-def mesh(*, unit: int, data: int, **kinds: object) -> SimulatedMesh:
+def mesh(*, unit: int, data: int, of: Workload = WORKLOAD, **kinds: object) -> SimulatedMesh:
     layout = Layout(tensor=unit, **kinds)  # type: ignore[arg-type]
     pool = Pool(
         device_class=AT.key,
@@ -37,7 +39,7 @@ def mesh(*, unit: int, data: int, **kinds: object) -> SimulatedMesh:
         num_units=data * layout.pipeline,
         layouts=((Task.ACTOR_TRAINING, layout),),
     )
-    return SimulatedMesh(WORKLOAD, [PoolPipelines(WORKLOAD, Task.ACTOR_TRAINING, AT, pool)], list)
+    return SimulatedMesh(of, [PoolPipelines(of, Task.ACTOR_TRAINING, AT, pool)], list)
 
 
 def test_equal_samples_on_one_device_take_their_slots_and_the_update() -> None:
@@ -79,6 +81,14 @@ def test_copies_on_machines_gather_inside_them_and_reduce_their_shards_between_t
     gathers = 3 * 31 / 32 * 2 * ARCH.num_params / 5e9
     assert full.seconds([500] * 32) == pytest.approx(gathers + full._ends_s, rel=1e-2)
     assert copies.seconds([500] * 32) < full.seconds([500] * 32)
+
+
+def test_gradients_in_float32_take_twice_as_long_between_copies_and_a_third_more_with_gathers() -> None:
+    of = replace(WORKLOAD, gradient_bytes_per_param=4.0)
+    for kinds, more_bytes in (({"copies": 4}, 2 * 3 / 4 * 2 / 8 * 8), ({}, 31 / 32 * 2)):
+        full, wide = (mesh(unit=1, data=32, of=it, sharding=Sharding.FULL, **kinds) for it in (WORKLOAD, of))
+        more_s = wide.seconds([500] * 32) - full.seconds([500] * 32)
+        assert more_s == pytest.approx(more_bytes * ARCH.num_params / 5e9, rel=0.05)
 
 
 @given(st.lists(st.integers(50, 1300), min_size=8, max_size=40))
