@@ -219,10 +219,12 @@ def override(
 
 def _of_override(line: str, source: str, overrides: Sequence[str]) -> str:
     """Return a line about a wrong value of the source, which names the override in its place if one gave the value."""
+    told = line.removeprefix(f"{source}: ")
+    about = told.removeprefix("unknown key ")
     for text in reversed(overrides):
-        before = f"{source}: {text.partition('=')[0].strip()}"
-        if line.startswith(before) and line[len(before) :][:1] in (" ", ".", ":"):
-            return f"override {shortened(text)!r}: {line.removeprefix(f'{source}: ')}"
+        key = text.partition("=")[0].strip()
+        if about.startswith(key) and about[len(key) :][:1] in (" ", ".", ":", ";"):
+            return f"override {shortened(text)!r}: {told}"
     return line
 
 

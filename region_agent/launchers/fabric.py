@@ -136,7 +136,7 @@ class RegionFabric:
                 **self._result((sys.executable, "-m", _MODULE, "serve", self._bound, secret), dial, PAIR_S)
             )
         except (OSError, ValueError, KeyError, TypeError, PeriplusError) as error:
-            event(log, logging.WARNING, "node_fabric_unknown", node=node, why=error)
+            self._tell("node_fabric_unknown", error, node=node)
             return None
 
     def _all_reduce(self, others: Sequence[str], address: str) -> float:
@@ -150,8 +150,12 @@ class RegionFabric:
         try:
             return float(self._result(rank(0, "0"), join, ALL_REDUCE_S)["bytes_per_s"])
         except (OSError, ValueError, KeyError, TypeError, PeriplusError) as error:
-            event(log, logging.WARNING, "all_reduce_unknown", nodes=len(others) + 1, why=error)
+            self._tell("all_reduce_unknown", error, nodes=len(others) + 1)
             return 0.0
+
+    def _tell(self, name: str, error: Exception, **about: object) -> None:
+        if not self._is_stopped:  # it was cut short
+            event(log, logging.WARNING, name, **about, why=error)
 
     def _result(self, first: Sequence[str], others: NodeWords, limit_s: float) -> dict[str, Any]:
         """Run `first` here and `others` on nodes, and return the result of `first`. Raises: Unreachable, OSError."""

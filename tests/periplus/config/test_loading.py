@@ -199,6 +199,7 @@ def test_overrides_alone_make_a_config() -> None:
         ("inner.rate=2", "inner.rate is 2, but must be"),
         ("parts=[{weight: 2}]", "parts.0.weight is 2, but must be"),
         ("inner=5", "inner is 5, but must be"),
+        ("inner={rte: 1}", "unknown key inner.rte; did you mean inner.rate?"),
     ],
 )
 def test_an_override_is_refused_by_its_own_text(tmp_path: Path, text: str, expected: str) -> None:
