@@ -212,7 +212,8 @@ def _settle_jobs(draft: Draft, now_s: float) -> None:
         if job.state is JobState.PLANNED and has_more_now(draft.state, job):
             draft.put_job(taken_back(job))
             draft.move_job(job.job_id, JobState.PENDING)
-            job = draft.state.jobs[job.job_id]
+    # What was taken back is free for earlier jobs too.
+    for job in live_jobs(draft.state):
         if job.state is not JobState.PENDING:
             stop_waiting(draft, job.job_id)
             continue

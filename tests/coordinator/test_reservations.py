@@ -7,6 +7,7 @@ from coordinator.events import (
     JobSubmitted,
     PlanFinished,
     RegionJoined,
+    RegionLeft,
     RunPlanner,
     StepRecorded,
     TaskReported,
@@ -151,6 +152,21 @@ def test_a_job_that_has_not_started_is_planned_again_when_more_devices_come_free
     assert run.job("second").state is JobState.PENDING
     assert run.job("second").fork == 1, "what was sent for the first placement is not taken for the second one"
     assert RunPlanner("second", {"eu": DeviceCount(4, 4, MEMORY)}) in effects
+
+
+def test_what_a_later_job_gives_back_is_planned_for_the_earlier_one_first() -> None:
+    run = Run()
+    run.join("ap", "us")
+    run.measure_all()
+    run.do(RegionLeft("us", run.state.regions["us"].epoch))
+    run.do(JobSubmitted("j", "j", request(2)))
+    run.do(JobSubmitted("k", "k", request()))
+    run.place("k", "ap", "ap")
+    assert run.job("j").reason.startswith("waits for 2 free regions, 0 there (held by k in ap")
+    run.join("us")
+    run.measure_all()
+    assert (run.job("j").reason, run.job("k").state) == ("", JobState.PENDING)
+    assert run.state.planning == "j"
 
 
 def test_a_job_whose_process_cannot_start_is_planned_again_without_that_device() -> None:

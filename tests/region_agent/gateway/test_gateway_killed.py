@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import grpc
 import pytest
 
 from periplus.job.job_file import JobFile
@@ -80,14 +81,18 @@ async def agent(work_dir: Path, coordinator: str) -> AsyncIterator[tuple["subpro
         process.wait()
 
 
-async def joined(worker_id: str, address: str) -> Worker:
-    """A worker's stream, once the gateway knows the job."""
+async def joined(worker_id: str, address: str, first: int) -> Worker:
+    """A worker's stream, once the gateway knows the job and has taken the frame `first`."""
     while True:
         worker = await Worker(address, worker_id).__aenter__()
-        await asyncio.sleep(0.1)
+        worker.sequence = first
+        with suppress(asyncio.InvalidStateError, grpc.RpcError):  # it is refused until then
+            await worker.frame(bytes([first]) * 1000)
+        await until(lambda: bool(worker.spooled()) or worker.error is not None)  # noqa: B023  # it is awaited here
         if worker.error is None:
             return worker
         await worker.__aexit__()
+        await asyncio.sleep(0.02)
 
 
 def spools_below(folder: Path) -> list[str]:
@@ -103,8 +108,8 @@ def test_what_a_killed_gateway_had_promised_reaches_the_next_trainer_once(tmp_pa
         async with served(fake) as coordinator, gateway() as home:
             async with agent(tmp_path, coordinator) as (process, address):
                 fake.orders.put_nowait(desired(home.address, durability))
-                worker = await joined("w1", address)
-                for number in range(NUM_FRAMES):
+                worker = await joined("w1", address, 0)
+                for number in range(1, NUM_FRAMES):
                     await worker.frame(bytes([number]) * 1000)
                 await until(lambda: len(worker.spooled()) == NUM_FRAMES)
                 async with Trainer(home.address) as first:
@@ -124,9 +129,7 @@ def test_what_a_killed_gateway_had_promised_reaches_the_next_trainer_once(tmp_pa
                 assert set(second.keys) <= expected
                 assert all(set(each) == {one.sequence} for one, each in zip(second.keys, second.frames, strict=True))
 
-                again = await joined("w1", address)
-                again.sequence = NUM_FRAMES - 1  # the last was not acknowledged, as far as it knows
-                await again.frame(bytes([NUM_FRAMES - 1]) * 1000)
+                again = await joined("w1", address, NUM_FRAMES - 1)  # not acknowledged, as far as it knows
                 await again.frame(b"new")
                 await until(lambda: second.frames[-1] == b"new" and len(again.spooled()) == 2)
                 await second.commit()
