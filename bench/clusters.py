@@ -56,7 +56,8 @@ CONTRACT = "tests/region_agent/launchers/test_clusters.py"
 LAUNCHERS = ("local", "ray", "slurm")
 TURNS, JOBS_A_TURN = 3, 2
 PAIRS, STEPS = 7, 60
-"""Equal runs of 24 steps differ by 5 %, so that three pairs cannot tell 0.97 from 0.95."""
+"""Pairs of runs that measure tokens, and steps of each run. Equal runs differ by 5 % and more, so that a few
+short ones cannot tell 0.97 from 0.95."""
 KILLED_NODES = 3
 PLACED_S = 60.0
 """Most seconds until a job runs whose trainer wants two nodes; some 15 are usual. Chosen by hand."""
